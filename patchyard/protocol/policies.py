@@ -1,0 +1,75 @@
+"""What an agent may do: approval policy, sandbox policy, budgets."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ._model import WireModel
+
+
+class ApprovalMode(StrEnum):
+    """When a person is asked. `untrusted`: known-safe read-only commands run, everything else asks."""
+
+    UNTRUSTED = "untrusted"
+    ON_REQUEST = "on-request"
+    NEVER = "never"
+
+
+class GranularApproval(WireModel):
+    """on-request with a switch per kind of question; a switch that is off means: refuse instead of ask."""
+
+    type: Literal["granular"] = "granular"
+    sandbox_approval: bool
+    rules: bool
+    mcp_elicitations: bool
+    request_permissions: bool = False
+    skill_approval: bool = False
+
+
+ApprovalPolicy = ApprovalMode | GranularApproval
+
+
+class ReadOnly(WireModel):
+    """Commands may read everything in the box and write only to its scratch space."""
+
+    type: Literal["read-only"] = "read-only"
+
+
+class WorkspaceWrite(WireModel):
+    """Commands may write in the workspace, except below protected names (`.git`, `.patchyard`, `.codex`, `.agents`, `.aws`)."""
+
+    type: Literal["workspace-write"] = "workspace-write"
+    writable_roots: tuple[str, ...] = ()
+    """Further absolute paths inside the box that may be written."""
+    network_access: bool = False
+    """True: the gateway's allow list applies. False: no way out at all."""
+
+
+class DangerFullAccess(WireModel):
+    """No restriction per command; the container itself stays hardened."""
+
+    type: Literal["danger-full-access"] = "danger-full-access"
+
+
+class ExternalSandbox(WireModel):
+    """Somebody else confines the commands; Patchyard adds nothing per command."""
+
+    type: Literal["external-sandbox"] = "external-sandbox"
+    network_access: bool = False
+
+
+SandboxPolicy = Annotated[ReadOnly | WorkspaceWrite | DangerFullAccess | ExternalSandbox, Field(discriminator="type")]
+
+
+class Budgets(WireModel):
+    """Spend budgets of one turn. None: no limit of that kind. A limit that is reached ends the turn as `budget_exceeded`."""
+
+    model_requests: int | None = Field(default=200, ge=1)
+    tool_calls: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
+    """Input plus output tokens over all requests of the turn."""
+    wall_time_s: float | None = Field(default=3600, gt=0)
+    """Seconds from the turn's start, over all its segments."""
+    cost_usd: float | None = Field(default=None, gt=0)
+    """Counts only requests whose model has a price in the provider's configuration."""

@@ -1,0 +1,150 @@
+"""Every setting, read once from the environment (`PATCHYARD_*`) and from `patchyard.toml` in PATCHYARD_HOME; the environment wins."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr, computed_field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+
+def _home() -> Path:
+    return Path(os.environ.get("PATCHYARD_HOME") or Path.home() / ".patchyard").expanduser().absolute()
+
+
+class Settings(BaseSettings):
+    """Frozen. Unknown keys in patchyard.toml are errors that name the key."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PATCHYARD_", env_nested_delimiter="__", frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
+
+    home: Path = Field(default_factory=_home)
+    """Folder of everything that this machine keeps: redis.sock, token, objects/, catalog.db, logs/, workspaces/."""
+
+    # --- API
+    api_host: str = "127.0.0.1"
+    """Address that the API listens on."""
+    api_port: int = Field(default=7400, ge=0, le=65535)
+    """Port that the API listens on."""
+    api_url: str | None = None
+    """Where clients find the API. None: http://<api_host>:<api_port>."""
+    token: SecretStr | None = None
+    """Bearer token of clients. None: the content of <home>/token."""
+    max_upload_bytes: int = Field(default=512 * 1024 * 1024, gt=0)
+    """Largest artefact that the API takes."""
+
+    # --- storage
+    redis_url: str | None = None
+    """Redis or Valkey (redis://, rediss:// or unix://). None: the embedded server on <home>/redis.sock."""
+    allow_volatile_redis: bool = False
+    """Development only: accept a Redis that may lose acknowledged submissions on a power cut."""
+    catalog_url: str | None = None
+    """SQLAlchemy URL (postgresql+psycopg:// or sqlite://). None: <home>/catalog.db."""
+    store_url: str | None = None
+    """Object store: file:///folder or s3://bucket/prefix. None: <home>/objects."""
+    s3_endpoint_url: str | None = None
+    """Endpoint of an S3-compatible store. None: AWS."""
+
+    # --- model
+    model: str = "gpt-5.5"
+    """Model of tasks that name none."""
+    model_base_url: str = "https://api.openai.com/v1"
+    """Any server with the Responses API: requests go to <base>/responses."""
+    model_api_key: SecretStr | None = None
+    """Key of that server, sent as bearer token."""
+    model_context_window: int = Field(default=272_000, gt=0)
+    """Tokens that the model can take."""
+    model_idle_timeout_s: float = Field(default=300, gt=0)
+    """A response stream that is silent for so long is broken off and tried again."""
+    model_request_retries: int = Field(default=4, ge=0, le=20)
+    """Tries after the first on transport errors, 429 and 5xx, before a response began."""
+    model_stream_retries: int = Field(default=5, ge=0, le=20)
+    """Tries after the first on a response that broke off."""
+
+    # --- workers and queue
+    worker_concurrency: int = Field(default=200, ge=1, le=1000)
+    """Turns that one worker process runs at once."""
+    tenant_cap: int = Field(default=1000, ge=1)
+    """Turns of one tenant at once."""
+    repository_cap: int = Field(default=1000, ge=1)
+    """Turns on one repository at once."""
+    lease_ttl_s: float = Field(default=30, gt=0)
+    """A worker that is silent for so long has lost its threads."""
+    hold_time_s: float = Field(default=120, gt=0)
+    """How long a turn waits for an answer in its slot before it parks."""
+    verify_rounds: int = Field(default=3, ge=1, le=10)
+    """Verification runs of one task: the first and the retries after feedback to the agent."""
+
+    # --- sandbox
+    docker_host: str = "unix:///var/run/docker.sock"
+    """Docker engine: unix:///path or tcp://host:port."""
+    sandbox_image: str | None = None
+    """Image of the boxes. None: the one that `sandbox_images/build.py` recorded in <home>/images.lock.json."""
+    sandbox_memory_mb: int = Field(default=2048, ge=64)
+    """Memory of a box."""
+    sandbox_cpus: float = Field(default=2.0, gt=0)
+    """CPUs of a box."""
+    sandbox_pids: int = Field(default=512, ge=16)
+    """Processes of a box."""
+    engine_concurrency: int = Field(default=4, ge=1)
+    """Container starts and removals at once: the engine gets slower beyond 2 x cores."""
+    setup_network: str = "bridge"
+    """Docker network of the set-up phase only; boxes of agents have none."""
+    setup_ca_file: Path | None = None
+    """Extra CA bundle for the set-up phase (a company proxy)."""
+
+    # --- telemetry
+    otlp_endpoint: str | None = None
+    """Base URL of an OTLP/HTTP collector. None: spans stay in the rollout only."""
+    log_level: str = "INFO"
+    """Lowest level that is logged."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def effective_redis_url(self) -> str:
+        """The Redis in use."""
+        return self.redis_url or f"unix://{self.home / 'redis.sock'}"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def effective_catalog_url(self) -> str:
+        """The catalog in use."""
+        return self.catalog_url or f"sqlite:///{self.home / 'catalog.db'}"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def effective_store_url(self) -> str:
+        """The object store in use."""
+        return self.store_url or f"file://{self.home / 'objects'}"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def effective_api_url(self) -> str:
+        """Where clients find the API."""
+        return self.api_url or f"http://{self.api_host}:{self.api_port}"
+
+    def effective_token(self) -> str | None:
+        """The bearer token: the setting, else the token file, else None."""
+        if self.token is not None:
+            return self.token.get_secret_value()
+        path = self.home / "token"
+        return path.read_text().strip() if path.is_file() else None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then the environment, then the TOML file. Never a `.env` of whatever folder one stands in."""
+        toml = TomlConfigSettingsSource(settings_cls, _home() / "patchyard.toml")
+        return init_settings, env_settings, toml
+
+
+def load(**overrides: Any) -> Settings:
+    """Read the settings. ValidationError names the key and what it must be."""
+    return Settings(**overrides)
