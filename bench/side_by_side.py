@@ -83,6 +83,8 @@ async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int) -
             fixed = await peer.run(repositories, at_once, meter)
         stats = _ask(port, "/stats")
         usage = meter.usage
+        left = _containers()
+        mini_swe.remove_leftovers()
         return {
             "system": name,
             "at_once": at_once,
@@ -92,7 +94,7 @@ async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int) -
             "cpu_s_per_task": (usage.cpu_s - (stats["cpu_s"] - before)) / tasks,
             "gap_p50_ms": statistics.median(stats["gaps_ms"]) if stats["gaps_ms"] else None,
             "peak_pss_mib": usage.peak_pss_mib,
-            "containers_left": _containers(),
+            "containers_left": left,
         }
 
 

@@ -75,3 +75,11 @@ async def run(python: Path, image: str, port: int, repositories: list[Path], at_
     _, stderr = await process.communicate()
     if process.returncode:
         raise RuntimeError(f"mini-swe-agent failed: {stderr.decode()[-500:]}")
+
+
+def remove_leftovers() -> None:
+    """Its containers ignore TERM and outlive it; they are counted first, then removed here."""
+    names = ["docker", "ps", "-aq", "--filter", "name=^minisweagent-"]
+    left = subprocess.run(names, capture_output=True, text=True).stdout.split()
+    if left:
+        subprocess.run(["docker", "rm", "-f", *left], stdout=subprocess.DEVNULL)
