@@ -72,10 +72,22 @@ def prepare(bug: Bug, cache: Path) -> tuple[Path, Path]:
 
 def _sdist(package: str, version: str, home: Path) -> Path:
     target = home / version
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+    ]
     run = subprocess.run([*command, "--dest", str(target / "sdist"), f"{package}=={version}"], capture_output=True, text=True)
     if run.returncode:
-        raise SystemExit(f"error: could not fetch {package} {version}: {run.stderr.strip()[-300:]}\nIs the package registry reachable?")
+        raise SystemExit(
+            f"error: could not fetch {package} {version}: {run.stderr.strip()[-300:]}\nIs the package registry reachable?"
+        )
     with tarfile.open(next((target / "sdist").glob("*.tar.gz"))) as tar:
         tar.extractall(target / "tree", filter="data")
     return next((target / "tree").iterdir())
@@ -84,7 +96,11 @@ def _sdist(package: str, version: str, home: Path) -> Path:
 def _commit(repository: Path, message: str) -> None:
     """One commit with a fixed date, so that every machine gets the same id."""
     git = ["git", "-C", str(repository), "-c", "user.name=Patchyard demo", "-c", "user.email=demo@localhost"]
-    date = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    date = {
+        "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z",
+        "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+    }
     subprocess.run([*git, "init", "--quiet", "--initial-branch", "main"], check=True)
     subprocess.run([*git, "add", "--all", "--force"], check=True)
     subprocess.run([*git, "commit", "--quiet", "--message", message], check=True, env=date)

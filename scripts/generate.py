@@ -53,7 +53,21 @@ def cli_help_files() -> dict[str, str]:
     return {"docs/cli.md": render()}
 
 
-GENERATORS: tuple[Generator, ...] = (schema_files, typescript_files, openapi_file, spans_file, cli_help_files)
+def chart_readme_file() -> dict[str, str]:
+    """The chart's table of values."""
+    from scripts.chart_readme import render
+
+    return {"deploy/helm/patchyard/README.md": render()}
+
+
+GENERATORS: tuple[Generator, ...] = (
+    schema_files,
+    typescript_files,
+    openapi_file,
+    spans_file,
+    cli_help_files,
+    chart_readme_file,
+)
 
 
 def main() -> int:
