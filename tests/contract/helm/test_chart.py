@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -28,11 +29,13 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cached = ROOT / ".patchyard/cache/helm"
     if not cached.exists():
         folder = tmp_path_factory.mktemp("helm")
-        subprocess.run(["npm", "install", "--silent", "--ignore-scripts", "--prefix", folder, PACKAGE], check=True)
-        with zipfile.ZipFile(next(folder.glob("node_modules/@aws-cdk/*/lib/layer.zip"))) as layer:
-            layer.extract("helm/helm", folder)
+        subprocess.run(["npm", "pack", "--silent", "--pack-destination", folder, PACKAGE], check=True, capture_output=True)
+        with tarfile.open(next(folder.glob("*.tgz"))) as package:
+            package.extract("package/lib/layer.zip", folder, filter="data")
+        with zipfile.ZipFile(folder / "package/lib/layer.zip") as layer:
+            (folder / "helm").write_bytes(layer.read("helm/helm"))
         cached.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(folder / "helm/helm", cached)
+        shutil.copy(folder / "helm", cached)
         cached.chmod(0o755)
     return cached
 
