@@ -178,7 +178,7 @@ class _Planner:
             if self._now.get(parent) is not None:
                 raise FileProblem(f"{clip(path)}: `{clip(parent)}` is a file, not a folder. Choose another path.", path=path)
         below = f"{key}/"
-        if any(other.startswith(below) and now is not None for other, now in self._now.items()):
+        if any(other.startswith(below) for other in self._now):  # a removed file leaves its folder
             raise _not_a_file(path, None)
 
     def _missing(self, path: str, line: int) -> FileProblem:
