@@ -170,8 +170,11 @@ class PatchParser:
             self._state = _State.ENDED
         if self._state is _BEGIN:
             raise PatchSyntaxError(f"The patch is empty or does not start with `{BEGIN}`. Begin it with that line.", line=1)
-        closed = self._heredoc_held.rstrip(WHITESPACE).endswith("EOF") and not after_end if self._heredoc else True
-        if self._state is not _State.ENDED or not closed:
+        if self._heredoc and (after_end or not self._heredoc_held.rstrip(WHITESPACE).endswith("EOF")):
+            raise PatchSyntaxError(
+                f"The heredoc must end with `{END}` and, on the next line, `EOF`. Send the patch again, complete."
+            )
+        if self._state is not _State.ENDED:
             raise PatchSyntaxError(
                 f"The last line of the patch must be `{END}`, but the text stops before it. "
                 "Send the patch again, complete, with that line at its end.",

@@ -140,7 +140,7 @@ class _Tool:
     def _write(self, path: str, data: bytes, *, executable: bool, moved: bool = False) -> None:
         key = self._key(path)
         folder = posixpath.dirname(key)
-        if key in self._folders or folder in self.files or path.endswith("/"):
+        if key in self._folders or folder in self.files:
             raise Refused
         if folder:
             self._folders.add(folder)
