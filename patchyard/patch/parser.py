@@ -9,23 +9,10 @@ from enum import IntEnum, auto
 from typing import NoReturn, assert_never
 
 from ._assembly import Assembly, FileProgress
+from ._envelope import Envelope
 from .errors import EmptyPatchError, PatchSyntaxError, clip
-from .hunks import (
-    ADD,
-    BEGIN,
-    DELETE,
-    END,
-    END_OF_FILE,
-    ENVIRONMENT,
-    MOVE,
-    UPDATE,
-    WHITESPACE,
-    Hunk,
-    Patch,
-)
+from .hunks import ADD, BEGIN, DELETE, END, END_OF_FILE, ENVIRONMENT, MOVE, UPDATE, WHITESPACE, Hunk, Patch
 
-_HEREDOCS = frozenset({"<<EOF", "<<'EOF'", '<<"EOF"'})
-_CARRIAGE_RETURNS = re.compile(r"\r+\n")
 _AFTER_ADDED = re.compile(r"\n(?!\+)")
 _AFTER_CHUNK = re.compile(r"\n(?![ +\-\n])")
 _CHUNK_PREFIXES = " +-\n"
@@ -61,12 +48,9 @@ class PatchParser:
 
     def __init__(self) -> None:
         self._state = _State.BEGIN
-        self._partial: list[str] = []
+        self._envelope = Envelope()
         self._held = ""
         """A padded end marker inside a hunk is a context line unless it is the last line: kept until that is known."""
-        self._heredoc = False
-        self._heredoc_held = ""
-        """Inside a heredoc the last line with text may be its terminator."""
         self._blank_after_end = False
         self._error: PatchSyntaxError | None = None
         self._line = 0
@@ -87,21 +71,13 @@ class PatchParser:
         """Take more text; returns the operations that began or grew with it."""
         first = self._assembly.closed_count()
         before = self._assembly.progress(first)
-        if "\n" in text:
-            complete, _, rest = text.rpartition("\n")
-            block = "".join([*self._partial, complete, "\n"])
-            self._partial = [rest] if rest else []
-            self._arrive(block)
-        elif text:
-            self._partial.append(text)
+        self._take(self._envelope.open(text))
         after = self._assembly.progress(first)
         return tuple(after[1:] if before and after[:1] == before else after)
 
     def finish(self) -> Patch:
         """The whole patch. Raises PatchSyntaxError when the text was not one."""
-        if self._partial:
-            self._arrive("".join([*self._partial, "\n"]))
-            self._partial = []
+        self._take(self._envelope.close())
         if self._error is None:
             try:
                 self._close_text()
@@ -113,30 +89,12 @@ class PatchParser:
 
     # --- text ---------------------------------------------------------------------------------
 
-    def _arrive(self, block: str) -> None:
-        if self._error is not None:
-            return
-        if "\r" in block:
-            block = _CARRIAGE_RETURNS.sub("\n", block)
-        try:
-            self._consume(self._unwrap(block))
-        except PatchSyntaxError as error:
-            self._error = error
-
-    def _unwrap(self, block: str) -> str:
-        """Drop what is around the patch: blank lines before it, and a heredoc's first and last line."""
-        if self._state is _BEGIN and not self._heredoc:
-            block = block.lstrip(WHITESPACE)
-            first, _, rest = block.partition("\n")
-            if first in _HEREDOCS:
-                self._heredoc = True
-                block = rest
-        if not self._heredoc:
-            return block
-        block = self._heredoc_held + block
-        cut = block.rfind("\n", 0, len(block.rstrip(WHITESPACE))) + 1
-        self._heredoc_held = block[cut:]
-        return block[:cut]
+    def _take(self, block: str) -> None:
+        if self._error is None and block:
+            try:
+                self._consume(block)
+            except PatchSyntaxError as error:
+                self._error = error
 
     def _consume(self, block: str) -> None:
         if self._held:
@@ -170,7 +128,7 @@ class PatchParser:
             self._state = _State.ENDED
         if self._state is _BEGIN:
             raise PatchSyntaxError(f"The patch is empty or does not start with `{BEGIN}`. Begin it with that line.", line=1)
-        if self._heredoc and (after_end or not self._heredoc_held.rstrip(WHITESPACE).endswith("EOF")):
+        if not self._envelope.is_closed() or (self._envelope.is_heredoc and after_end):
             raise PatchSyntaxError(
                 f"The heredoc must end with `{END}` and, on the next line, `EOF`. Send the patch again, complete."
             )
