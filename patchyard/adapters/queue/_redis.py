@@ -1,5 +1,6 @@
 """The queue's scripts on Redis or Valkey: the only module that touches the redis library."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -101,9 +102,17 @@ class RedisBackend:
 
 
 async def _execute(client: Redis, *words: Any) -> Any:
-    """The library's one method without types."""
+    """Run a command, and don't lose a cancellation that arrives meanwhile.
+
+    The library sends through asyncio.wait_for, which on Python 3.11 swallows a cancellation when the sending is just done.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
     execute: Any = client.execute_command
-    return await execute(*words)
+    reply = await execute(*words)
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return reply
 
 
 class _Script:
