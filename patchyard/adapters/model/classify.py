@@ -176,6 +176,8 @@ class Classifier:
         delay = _delay_in(error.message)
         known = self._named(error, said, delay, details)
         if known is not None:
+            # The response had begun: what was seen of it is the stream layer's business.
+            known.request_retry = False
             return known
         if error.names() & _REFUSED:
             message = (

@@ -36,7 +36,7 @@ class ModelPrice(BaseModel):
 class ProviderConfig(BaseModel):
     """One provider of one tenant. Frozen; several may live in a process and share its connections."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
 
     name: str = "openai"
     """Name in records and spans."""

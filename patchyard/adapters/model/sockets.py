@@ -14,6 +14,8 @@ import httpcore
 
 HIGH_WATER = 64 * 1024
 """Unread bytes at which the socket is no longer read: the peer is slowed down instead of our memory growing."""
+BURST_BYTES = 16 * 1024
+"""A read that brings so much is no trickle of tokens: waiting would only limit the throughput."""
 CLOSE_WAIT_S = 1.0
 
 
@@ -115,8 +117,9 @@ class PacedStream(httpcore.AsyncNetworkStream):
                 raise httpcore.ReadTimeout(str(problem)) from problem
         if self._inbox.error is not None and not self._inbox.buffer:
             raise httpcore.ReadError(str(self._inbox.error)) from self._inbox.error
-        self._next_read = 0.0 if self._hurry else loop.time() + self._pace_s
-        return self._inbox.take(max_bytes)
+        data = self._inbox.take(max_bytes)
+        self._next_read = 0.0 if self._hurry or len(data) >= BURST_BYTES else loop.time() + self._pace_s
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send. httpcore.WriteTimeout, WriteError."""
