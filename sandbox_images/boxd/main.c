@@ -122,10 +122,12 @@ static struct command *find(uint32_t id) {
     return NULL;
 }
 
+static const struct command UNUSED = {.in = -1, .out = -1, .status = -1};
+
 static void forget(struct command *c) {
     close_fd(&c->in), close_fd(&c->out), close_fd(&c->status);
     free(c->pending);
-    *c = (struct command){.in = -1, .out = -1, .status = -1};
+    *c = UNUSED;
 }
 
 /* Appends to the list of a key; the frame's own bytes hold the strings. */
@@ -455,7 +457,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    for (struct command *c = commands; c < commands + MAX_COMMANDS; c++) forget(c);
+    for (struct command *c = commands; c < commands + MAX_COMMANDS; c++) *c = UNUSED;
 
     /* Off 0 and 1 and closed on exec: no command can ever hold the control stream. */
     from_host = fcntl(0, F_DUPFD_CLOEXEC, 10);
