@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import docker
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import DockerException
 
 HERE = Path(__file__).resolve().parent
 BOXD_SOURCES = ("main.c", "tree.c", "confine.c", "files.c", "boxd.h", "Makefile")
@@ -68,9 +68,8 @@ def follow(stream: Iterator[Mapping[str, Any]]) -> str | None:
     """Show a build's or pull's progress; the id of the image that was built. SystemExit with the engine's error."""
     built: str | None = None
     for event in stream:
-        if text := str(event.get("stream", "")).strip():
-            if text.startswith("Step "):
-                say(text.split(" && ")[0][:120])
+        if (text := str(event.get("stream", "")).strip()).startswith("Step "):
+            say(text.split(" && ")[0][:120])
         if "aux" in event and "ID" in event["aux"]:
             built = str(event["aux"]["ID"])
         if "error" in event:
@@ -150,7 +149,7 @@ def base_image(client: docker.DockerClient, source: str) -> tuple[str, str]:
 
 
 def compile_boxd(client: docker.DockerClient, base: str, target: Path) -> None:
-    """boxd for the engine's architecture: on this host if it has musl-gcc, else in a container."""
+    """The boxd program for the engine's architecture: on this host if it has musl-gcc, else in a container."""
     here = sys.platform == "linux" and client.info()["Architecture"] == platform.machine()
     with tempfile.TemporaryDirectory(prefix="patchyard-boxd-") as folder:
         for name in (*BOXD_SOURCES, "Dockerfile"):
