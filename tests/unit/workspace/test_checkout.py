@@ -75,7 +75,7 @@ def test_new_commits_are_fetched_and_known_ones_are_not(repository: Path, open_m
         git(repository, "commit", "-q", "-m", "two")
         second = await manager.prepare("default", source, None)
         assert second.commit != first.commit
-        repository.rename(repository.with_name("moved"))
+        await asyncio.to_thread(repository.rename, repository.with_name("moved"))
         (repository / ".git").mkdir(parents=True)
         again = await manager.prepare("default", source, first.commit)
         assert again.commit == first.commit
@@ -111,7 +111,9 @@ def test_repository_that_git_cannot_read(tmp_path: Path, open_manager: OpenManag
         asyncio.run(open_manager().prepare("default", GitSource(url=str(tmp_path / "broken")), None))
 
 
-def test_hooks_filters_and_fsmonitor_of_the_source_do_not_run(repository: Path, open_manager: OpenManager, tmp_path: Path) -> None:
+def test_hooks_filters_and_fsmonitor_of_the_source_do_not_run(
+    repository: Path, open_manager: OpenManager, tmp_path: Path
+) -> None:
     proof = tmp_path / "proof"
     (repository / ".gitattributes").write_text("*.py filter=evil text eol=crlf ident\n")
     git(repository, "add", "-A")

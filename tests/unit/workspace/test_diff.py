@@ -62,7 +62,7 @@ def test_all_kinds_of_changes(repository: Path, open_manager: OpenManager) -> No
         (tree / "pkg" / "AGENTS.md").unlink()
         (tree / "run.sh").chmod(0o644)
         (tree / "link").symlink_to("app.py")
-        (tree / "ümläut \"quoted\"\t.txt").write_text("x\n")
+        (tree / 'ümläut "quoted"\t.txt').write_text("x\n")
         (tree / "ignored.pyc").write_bytes(b"x")
         (tree / "empty").touch()
 
@@ -77,7 +77,9 @@ def test_nothing_changed(repository: Path, open_manager: OpenManager) -> None:
 
 
 def test_same_size_same_second(repository: Path, open_manager: OpenManager) -> None:
-    patch = _round_trip(repository, open_manager, lambda tree: (tree / "app.py").write_text("def add(a, b):\n    return a + b\n"))
+    patch = _round_trip(
+        repository, open_manager, lambda tree: (tree / "app.py").write_text("def add(a, b):\n    return a + b\n")
+    )
     assert patch.files == 1
 
 
@@ -94,8 +96,12 @@ def test_hostile_attributes_and_configuration_do_nothing(repository: Path, open_
     proof = tmp_path / "proof"
 
     def change(tree: Path) -> None:
-        (tree / ".gitattributes").write_text("* filter=evil diff=evil text eol=crlf working-tree-encoding=UTF-16 ident merge=evil\n")
-        (tree / ".gitconfig").write_text(f'[filter "evil"]\n\tclean = touch {proof}\n[diff "evil"]\n\tcommand = touch {proof}\n')
+        (tree / ".gitattributes").write_text(
+            "* filter=evil diff=evil text eol=crlf working-tree-encoding=UTF-16 ident merge=evil\n"
+        )
+        (tree / ".gitconfig").write_text(
+            f'[filter "evil"]\n\tclean = touch {proof}\n[diff "evil"]\n\tcommand = touch {proof}\n'
+        )
         (tree / ".gitmodules").write_text('[submodule "x"]\n\tpath = x\n\turl = ext::touch\n')
         (tree / "app.py").write_bytes(b"a = '$Id$'\r\nb\n")
 
