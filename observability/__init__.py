@@ -5,6 +5,7 @@ from .metrics import Metrics
 from .names import Attr, Metric, reference
 from .propagation import parse, render
 from .setup import Observability, setup
+from .thread import ThreadTelemetry
 from .tracing import TurnSpan, TurnTelemetry
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Metric",
     "Metrics",
     "Observability",
+    "ThreadTelemetry",
     "TurnSpan",
     "TurnTelemetry",
     "bind",

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -28,17 +29,17 @@ class TurnSpan:
     """An open span."""
 
     def __init__(self, span: OtelSpan, span_id: int, parent_id: int | None, name: str) -> None:
-        self._span = span
+        self.otel = span
         self.span_id = span_id
         self.parent_id = parent_id
         self.name = name
-        self.started_ms = time.time_ns() // 1_000_000
+        self.started_ms = _now_ms()
         self.attributes: dict[str, AttributeValue] = {}
 
     @property
     def context(self) -> SpanContext:
         """Its ids."""
-        return self._span.get_span_context()
+        return self.otel.get_span_context()
 
     def set(self, **attributes: AttributeValue | None) -> None:
         """Add attributes; None values are left out."""
@@ -49,7 +50,7 @@ class TurnSpan:
         for key, value in attributes.items():
             short = value[:_MAX_VALUE] if isinstance(value, str) else value
             self.attributes[str(key)] = short
-            self._span.set_attribute(str(key), short)
+            self.otel.set_attribute(str(key), short)
 
     def fail(self, error: BaseException) -> None:
         """Mark it as failed. A cancellation is no failure."""
@@ -58,7 +59,16 @@ class TurnSpan:
             return
         code = getattr(getattr(error, "info", None), "code", None)
         self.put({Attr.ERROR_TYPE: str(code.value) if code is not None else type(error).__name__})
-        self._span.set_status(Status(StatusCode.ERROR))
+        self.otel.set_status(Status(StatusCode.ERROR))
+
+
+@dataclass(frozen=True)
+class _Current:
+    owner: "TurnTelemetry"
+    span: TurnSpan
+
+
+_current: ContextVar[_Current | None] = ContextVar("patchyard_span", default=None)
 
 
 class TurnTelemetry:
@@ -75,7 +85,6 @@ class TurnTelemetry:
         self._turn_id = turn_id
         self._segment = segment
         self._origin: SegmentOrigin = segment_origin(turn_id, submission, segment)
-        self._current: ContextVar[TurnSpan | None] = ContextVar("patchyard_span", default=None)
         self._root: TurnSpan | None = None
         self._records: list[SpanRecord] = []
 
@@ -84,12 +93,26 @@ class TurnTelemetry:
         """The turn's trace id, 32 hex digits."""
         return trace.format_trace_id(self._origin.trace_id)
 
-    @contextmanager
-    def turn(self, attributes: Mapping[str, AttributeValue]) -> Iterator[TurnSpan]:
-        """The segment's own span; all others hang below it."""
-        with self._open(TURN, f"segment/{self._segment}", SpanKind.INTERNAL, attributes) as span:
-            self._root = span
-            yield span
+    def begin(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Open the segment's own span; all others hang below it."""
+        key = f"segment/{self._segment}"
+        self._root = self._start(TURN, key, SpanKind.INTERNAL, attributes, parent=None)
+
+    def put(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Add attributes to the segment's span."""
+        if self._root is not None:
+            self._root.put(attributes)
+
+    def root_record(self) -> SpanRecord | None:
+        """The record of the segment as if it ended now, to be committed together with the turn's last word."""
+        root = self._root
+        return self._record_of(root, _now_ms()) if root is not None else None
+
+    def end(self) -> None:
+        """Close the segment's span."""
+        if self._root is not None:
+            self._root.otel.end()
+            self._root = None
 
     @contextmanager
     def span(self, name: str, *, key: str, attributes: Mapping[str, AttributeValue] | None = None) -> Iterator[TurnSpan]:
@@ -98,10 +121,11 @@ class TurnTelemetry:
         with self._open(name, key, kind, attributes or {}) as span:
             yield span
 
-    def queue_wait(self, accepted_ms: int, claimed_ms: int) -> None:
-        """A span that was over before anybody could open it: the wait in the queue."""
+    def queue_wait(self, accepted_ms: int, claimed_ms: int | None = None) -> float:
+        """A span that was over before anybody could open it: the wait in the queue, until now. Returns its seconds."""
+        claimed_ms = max(accepted_ms, _now_ms() if claimed_ms is None else claimed_ms)
         span_id = span_id_for(self._turn_id, f"queue/{self._segment}")
-        wait_s = max(0, claimed_ms - accepted_ms) / 1000
+        wait_s = (claimed_ms - accepted_ms) / 1000
         attributes: dict[str, AttributeValue] = {
             Attr.MESSAGING_SYSTEM.value: "redis",
             Attr.MESSAGING_OPERATION.value: "process",
@@ -118,11 +142,15 @@ class TurnTelemetry:
                 start_time=accepted_ms * 10**6,
             )
         span.end(claimed_ms * 10**6)
-        self._record(span_id, parent.span_id if parent else None, QUEUE, accepted_ms, claimed_ms, attributes)
+        past = TurnSpan(span, span_id, parent.span_id if parent else None, QUEUE)
+        past.started_ms = accepted_ms
+        past.attributes = attributes
+        self._records.append(self._record_of(past, claimed_ms))
+        return wait_s
 
     def context(self) -> TraceContext | None:
         """The current span as W3C context."""
-        span = self._current.get() or self._root
+        span = self._innermost()
         return render(span.context) if span is not None else None
 
     def take_records(self) -> tuple[SpanRecord, ...]:
@@ -137,7 +165,24 @@ class TurnTelemetry:
 
     @contextmanager
     def _open(self, name: str, key: str, kind: SpanKind, attributes: Mapping[str, AttributeValue]) -> Iterator[TurnSpan]:
-        parent = self._current.get() or self._root
+        span = self._start(name, key, kind, attributes, parent=self._innermost())
+        mine = _current.set(_Current(self, span))
+        shared = otel_context.attach(trace.set_span_in_context(span.otel))
+        try:
+            yield span
+        except BaseException as error:
+            span.fail(error)
+            raise
+        finally:
+            otel_context.detach(shared)
+            _current.reset(mine)
+            span.otel.end()
+            if not item_backed(name):
+                self._records.append(self._record_of(span, _now_ms()))
+
+    def _start(
+        self, name: str, key: str, kind: SpanKind, attributes: Mapping[str, AttributeValue], *, parent: TurnSpan | None
+    ) -> TurnSpan:
         span_id = span_id_for(self._turn_id, key)
         with self._ids.use(NextIds(span_id, self._origin.trace_id)):
             otel = self._tracer.start_span(
@@ -152,18 +197,11 @@ class TurnTelemetry:
         above = parent.span_id if parent else self._origin.parent.span_id if self._origin.parent else None
         span = TurnSpan(otel, span_id, above, name)
         span.put(attributes)
-        mine = self._current.set(span)
-        shared = otel_context.attach(trace.set_span_in_context(otel))
-        try:
-            yield span
-        except BaseException as error:
-            span.fail(error)
-            raise
-        finally:
-            otel_context.detach(shared)
-            self._current.reset(mine)
-            otel.end()
-            self._record(span_id, above, name, span.started_ms, time.time_ns() // 1_000_000, span.attributes)
+        return span
+
+    def _innermost(self) -> TurnSpan | None:
+        current = _current.get()
+        return current.span if current is not None and current.owner is self else self._root
 
     def _parent_context(self, parent: TurnSpan | None) -> otel_context.Context:
         if parent is not None:
@@ -178,18 +216,16 @@ class TurnTelemetry:
             return known
         return SpanContext(self._origin.trace_id, parent.span_id, is_remote=False, trace_flags=TraceFlags(0))
 
-    def _record(
-        self, span_id: int, parent_id: int | None, name: str, started: int, ended: int, attributes: Mapping[str, AttributeValue]
-    ) -> None:
-        if item_backed(name):
-            return
-        self._records.append(
-            SpanRecord(
-                span_id=trace.format_span_id(span_id),
-                parent_span_id=trace.format_span_id(parent_id) if parent_id is not None else None,
-                name=name,
-                started_at=started,
-                ended_at=max(started, ended),
-                attributes=dict(attributes),
-            )
+    def _record_of(self, span: TurnSpan, ended_ms: int) -> SpanRecord:
+        return SpanRecord(
+            span_id=trace.format_span_id(span.span_id),
+            parent_span_id=trace.format_span_id(span.parent_id) if span.parent_id is not None else None,
+            name=span.name,
+            started_at=span.started_ms,
+            ended_at=max(span.started_ms, ended_ms),
+            attributes=dict(span.attributes),
         )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -19,8 +19,8 @@ from .mirrors import Mirror, Mirrors, Revision
 from .sources import RemoteUrl, check_url
 from .trash import Journal, Trash, reap_journals
 
-FetchArtefact = Callable[[str, Path], Awaitable[None]]
-"""Writes the artefact with this id to a file."""
+FetchArtefact = Callable[[str, str, Path], Awaitable[None]]
+"""Writes a tenant's artefact (tenant id, artefact id) to a file. BrokenArchive when there is none."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class WorkspaceManager:
 
     async def _from_bundle(self, tenant_id: str, source: ArchiveSource, base: str | None) -> PreparedBase:
         mirror = self._mirrors.at(tenant_id, f"artefact {source.artefact_id}")
-        async with self._artefact(source.artefact_id) as file:
+        async with self._artefact(tenant_id, source.artefact_id) as file:
             try:
                 revision = await self._mirrors.resolve(mirror, RemoteUrl(str(file), "file"), base)
             except (GitFailed, RepositoryNotFound, RevisionNotFound) as error:
@@ -136,7 +136,7 @@ class WorkspaceManager:
             await self._mirrors.ensure(mirror)
             commit = await self._mirrors.main_commit(mirror)
             if commit is None:
-                async with self._artefact(source.artefact_id) as file:
+                async with self._artefact(tenant_id, source.artefact_id) as file:
                     commit = await import_tar(self._git, mirror, file, self._scratch)
         return PreparedBase(mirror, Revision(commit, "main"))
 
@@ -148,7 +148,7 @@ class WorkspaceManager:
         return PreparedBase(mirror, Revision(commit, "main"))
 
     @asynccontextmanager
-    async def _artefact(self, artefact_id: str) -> AsyncIterator[Path]:
+    async def _artefact(self, tenant_id: str, artefact_id: str) -> AsyncIterator[Path]:
         """The artefact as a file, gone afterwards."""
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class WorkspaceManager:
         file = self._scratch / f"artefact-{uuid.uuid4().hex}"
         try:
             try:
-                await self._fetch_artefact(artefact_id, file)
+                await self._fetch_artefact(tenant_id, artefact_id, file)
             except OSError as error:
                 raise from_os_error(error, "fetching an artefact") from error
             yield file

@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -33,6 +34,12 @@ class Turn:
         provider.add_span_processor(SimpleSpanProcessor(self.kept))
         self.telemetry = TurnTelemetry(provider.get_tracer("t"), ids, turn_id="turn-1", submission=submission, segment=segment)
 
+    @contextmanager
+    def turn(self, attributes: Mapping[str, str] = {}) -> Iterator[None]:  # noqa: B006
+        self.telemetry.begin(attributes)
+        yield
+        self.telemetry.end()
+
     def tree(self) -> dict[str, str | None]:
         names = {span.context.span_id: span.name for span in self.kept.spans}
         return {span.name: names.get(span.parent.span_id) if span.parent else None for span in self.kept.spans}
@@ -45,7 +52,7 @@ def test_it_is_the_agents_port() -> None:
 
 def test_one_trace_from_the_submission_to_each_request_and_call() -> None:
     turn = Turn()
-    with turn.telemetry.turn({"gen_ai.operation.name": "invoke_agent"}):
+    with turn.turn({"gen_ai.operation.name": "invoke_agent"}):
         turn.telemetry.queue_wait(1_000, 3_500)
         with turn.telemetry.span("chat gpt-5.5", key="m1") as span:
             span.set(attempt=1, missing=None)
@@ -69,11 +76,13 @@ def test_one_trace_from_the_submission_to_each_request_and_call() -> None:
 
 def test_records_are_made_for_what_no_item_stands_for() -> None:
     turn = Turn()
-    with turn.telemetry.turn({}):
+    with turn.turn():
         turn.telemetry.queue_wait(1_000, 3_500)
         with turn.telemetry.span("chat gpt-5.5", key="m1"), turn.telemetry.span("execute_tool exec_command", key="c1"):
             pass
-    records = turn.telemetry.take_records()
+        last = turn.telemetry.root_record()
+    assert last is not None
+    records = (*turn.telemetry.take_records(), last)
     assert [record.name for record in records] == ["process patchyard.turns", TURN]
     assert records[0].ended_at - records[0].started_at == 2500
     assert records[0].parent_span_id == records[1].span_id
@@ -87,7 +96,7 @@ def test_the_worker_that_recovers_a_turn_gives_the_same_ids() -> None:
     ids = []
     for _ in range(2):
         turn = Turn()
-        with turn.telemetry.turn({}), turn.telemetry.span("chat m", key="m1"):
+        with turn.turn(), turn.telemetry.span("chat m", key="m1"):
             pass
         ids.append([span.context.span_id for span in turn.kept.spans])
     assert ids[0] == ids[1]
@@ -95,7 +104,7 @@ def test_the_worker_that_recovers_a_turn_gives_the_same_ids() -> None:
 
 def test_later_segments_are_linked_in_the_same_trace() -> None:
     turn = Turn(segment=2)
-    with turn.telemetry.turn({}):
+    with turn.turn():
         pass
     (root,) = turn.kept.spans
     assert root.parent is None
@@ -119,7 +128,7 @@ def test_failures_are_marked_and_cancellations_are_not() -> None:
         info = ErrorInfo.of(ErrorCode.DISK_FULL, "full")
 
     turn = Turn()
-    with turn.telemetry.turn({}):
+    with turn.turn():
         for key, error in (("a", OwnError()), ("b", KeyError("x")), ("c", asyncio.CancelledError())):
             with pytest.raises(type(error)), turn.telemetry.span(f"patchyard.{key}", key=key):
                 raise error
@@ -141,7 +150,7 @@ def test_spans_of_concurrent_calls_do_not_nest() -> None:
 
     async def run() -> None:
         a, b = asyncio.Event(), asyncio.Event()
-        with turn.telemetry.turn({}):
+        with turn.turn():
             await asyncio.gather(call("a", a, b), call("b", b, a))
 
     asyncio.run(run())

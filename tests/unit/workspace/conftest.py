@@ -49,7 +49,7 @@ def artefacts() -> dict[str, Path]:
 
 @pytest.fixture
 def open_manager(tmp_path: Path, artefacts: dict[str, Path]) -> Callable[..., WorkspaceManager]:
-    async def fetch(artefact_id: str, target: Path) -> None:
+    async def fetch(tenant_id: str, artefact_id: str, target: Path) -> None:
         shutil.copyfile(artefacts[artefact_id], target)
 
     def make(*, allow_local: bool = True, worker_id: str = "w1") -> WorkspaceManager:
