@@ -1,7 +1,7 @@
 """The one place where secrets are taken out of text before it is committed or shown.
 
-Known values are replaced wherever they stand; beyond them, the shapes of common keys are recognised. What a model provider sends
-encrypted is left alone: it must go back unchanged.
+Known values are replaced wherever they stand; beyond them, the shapes of common keys are recognised. What a model provider
+sends encrypted is left alone: it must go back unchanged.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a command wrote, as the model reads it: bounded, decoded, without control sequences, cut in the middle at line borders."""
+"""What a command wrote, as the model reads it: bounded, decoded, without control sequences, cut in the middle."""
 
 import re
 from collections import deque

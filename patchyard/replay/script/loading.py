@@ -27,14 +27,18 @@ def load_script(path: Path) -> Script:
 
 def parse_script(text: str, *, source: str = "<text>") -> Script:
     """The script in a text. ScriptError names the field's path and its line."""
-    node = _compose(text, source)
-    data: Any
-    if text.lstrip().startswith("{"):
-        data = _json(text, source)
-    else:
-        duplicates = tuple(_duplicate_keys(node, ""))
-        if duplicates:
-            raise ScriptError(source, duplicates)
+    data = _json(text)
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as problem:
+        if data is None:
+            raise ScriptError(source, (_yaml_problem(problem),)) from problem
+        # JSON with tabs is no YAML: mistakes are then told without a line.
+        node = None
+    duplicates = tuple(_duplicate_keys(node, ""))
+    if duplicates:
+        raise ScriptError(source, duplicates)
+    if data is None:
         data = yaml.safe_load(text)
     if not isinstance(data, dict):
         raise ScriptError(source, ("line 1: the file must hold a mapping with `steps:` or `threads:`",))
@@ -44,25 +48,18 @@ def parse_script(text: str, *, source: str = "<text>") -> Script:
         raise ScriptError(source, _describe(problem, node)) from None
 
 
-def _json(text: str, source: str) -> Any:
+def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise ScriptError(source, (f"line {problem.lineno}, column {problem.colno}: {problem.msg}",)) from problem
+    except ValueError:
+        return None
 
 
-def _compose(text: str, source: str) -> yaml.Node | None:
-    """The node tree with positions; None where JSON is no YAML (tabs): then places have no line."""
-    try:
-        return yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as problem:
-        if text.lstrip().startswith("{"):
-            return None
-        mark = problem.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ScriptError(source, (f"{place}{problem.problem or problem}",)) from problem
-    except yaml.YAMLError as problem:
-        raise ScriptError(source, (str(problem),)) from problem
+def _yaml_problem(problem: yaml.YAMLError) -> str:
+    if not isinstance(problem, yaml.MarkedYAMLError) or problem.problem_mark is None:
+        return str(problem)
+    mark = problem.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem.problem or problem}"
 
 
 def _duplicate_keys(node: yaml.Node | None, path: str) -> list[str]:

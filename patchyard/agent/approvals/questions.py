@@ -5,12 +5,11 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
+from patchyard.agent.errors import ParkTurn, StopTurn
+from patchyard.agent.journal import Journal
+from patchyard.agent.ports import Clock
 from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest, RequestResolved, RequestUserInput
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, PatchApproval, Submission, UserInputAnswer
-
-from .errors import ParkTurn, StopTurn
-from .journal import Journal
-from .ports import Clock
 
 Question = ExecApprovalRequest | PatchApprovalRequest | RequestUserInput
 AnswerOp = ExecApproval | PatchApproval | UserInputAnswer
@@ -83,7 +82,10 @@ class Questions:
         return None
 
     async def ask(self, request: Question) -> Answer:
-        """Ask, or go on asking what an earlier segment asked. ParkTurn after the hold time, StopTurn when the answer is `cancel`."""
+        """Ask, or go on asking what an earlier segment asked.
+
+        ParkTurn after the hold time; StopTurn when the answer is `cancel`.
+        """
         asked = self._open.get(question_id(request))
         if asked is None:
             asked = _Open(request, self._clock.now_ms() + int(self._expiry_s * 1000))
@@ -112,7 +114,6 @@ class Questions:
     async def _resolve(self, asked: _Open, submission: Submission) -> Answer:
         answer = _answer(submission.op)
         self._close(asked)
-        assert answer.decision != "expired"
         await self._journal.commit(
             RequestResolved(request_id=question_id(asked.request), decision=answer.decision),
             submission_id=submission.id,
