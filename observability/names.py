@@ -100,7 +100,7 @@ SPANS: Final[tuple[SpanSpec, ...]] = (
         "internal",
         "workers",
         "segment/<n>",
-        "span",
+        "event_msg turn_started, turn_recovered and the turn's end",
         (
             Attr.OPERATION,
             Attr.AGENT_NAME,
@@ -120,7 +120,7 @@ SPANS: Final[tuple[SpanSpec, ...]] = (
         "consumer",
         "workers",
         "queue/<segment>",
-        "span",
+        "event_msg turn_started",
         (Attr.MESSAGING_SYSTEM, Attr.MESSAGING_OPERATION, Attr.MESSAGING_DESTINATION, Attr.QUEUE_WAIT),
         "From acceptance by the API to the claim by a worker.",
     ),
@@ -131,7 +131,7 @@ SPANS: Final[tuple[SpanSpec, ...]] = (
         "internal",
         "workers",
         "setup/<segment>",
-        "span",
+        "event_msg setup_started, setup_completed",
         (Attr.CACHED, Attr.EXIT_CODE, Attr.IMAGE),
         "The set-up command, or the look-up of its image.",
     ),
@@ -178,7 +178,7 @@ SPANS: Final[tuple[SpanSpec, ...]] = (
         "internal",
         "workers",
         "verify/<round>",
-        "span",
+        "event_msg verification_started, verification_completed",
         (Attr.ROUND, Attr.PASSED, Attr.EXIT_CODE),
         "Fresh box, base, patch, overlay, verify command.",
     ),
@@ -187,7 +187,7 @@ SPANS: Final[tuple[SpanSpec, ...]] = (
 
 def item_backed(name: str) -> bool:
     """Whether the rollout has another line from which this span can be shown, so that no span record is needed."""
-    return name in (CHAT, TOOL) or name.startswith((f"{CHAT} ", f"{TOOL} "))
+    return name in (TURN, QUEUE, SETUP, VERIFY, CHAT, TOOL) or name.startswith((f"{CHAT} ", f"{TOOL} "))
 
 
 class Metric(StrEnum):

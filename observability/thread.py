@@ -7,7 +7,7 @@ from patchyard.agent.ports import Span
 from patchyard.protocol.ops import TraceContext
 from patchyard.protocol.rollout_lines import SpanRecord
 
-from .names import Attr, Metric
+from .names import TURN, Attr, Metric
 from .setup import Observability
 from .tracing import AttributeValue, TurnTelemetry
 
@@ -54,14 +54,10 @@ class ThreadTelemetry:
         """The running turn's trace id."""
         return self._turn.trace_id if self._turn is not None else None
 
-    def last_records(self, status: str) -> tuple[SpanRecord, ...]:
-        """Records to be committed with the turn's last word: what was collected, and the segment itself."""
-        if self._turn is None:
-            return ()
-        self._turn.put({Attr.TURN_STATUS: status})
-        root = self._turn.root_record()
-        records = self._turn.take_records()
-        return (*records, root) if root is not None else records
+    def note_status(self, status: str) -> None:
+        """How the segment is about to end."""
+        if self._turn is not None:
+            self._turn.put({Attr.TURN_STATUS: status})
 
     def take_records(self) -> tuple[SpanRecord, ...]:
         """Records of spans that ended since the last call."""
@@ -77,6 +73,11 @@ class ThreadTelemetry:
         """See agent.ports.Telemetry."""
         if self._turn is None:
             yield _NoSpan()
+            return
+        if name == TURN:
+            # The segment's span is open since the claim; the agent adds what it knows, our own number of the segment stays.
+            self._turn.put({k: v for k, v in (attributes or {}).items() if k != Attr.SEGMENT})
+            yield self._turn
             return
         with self._turn.span(name, key=key, attributes=attributes) as span:
             yield span

@@ -47,10 +47,12 @@ class TurnSpan:
 
     def put(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Add attributes under names that are no Python identifiers."""
+        recording = self.otel.is_recording()
         for key, value in attributes.items():
             short = value[:_MAX_VALUE] if isinstance(value, str) else value
             self.attributes[str(key)] = short
-            self.otel.set_attribute(str(key), short)
+            if recording:
+                self.otel.set_attribute(str(key), short)
 
     def fail(self, error: BaseException) -> None:
         """Mark it as failed. A cancellation is no failure."""
@@ -98,15 +100,14 @@ class TurnTelemetry:
         key = f"segment/{self._segment}"
         self._root = self._start(TURN, key, SpanKind.INTERNAL, attributes, parent=None)
 
+    def set(self, **attributes: AttributeValue | None) -> None:
+        """Add attributes to the segment's span; None values are left out."""
+        self.put({key: value for key, value in attributes.items() if value is not None})
+
     def put(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Add attributes to the segment's span."""
         if self._root is not None:
             self._root.put(attributes)
-
-    def root_record(self) -> SpanRecord | None:
-        """The record of the segment as if it ended now, to be committed together with the turn's last word."""
-        root = self._root
-        return self._record_of(root, _now_ms()) if root is not None else None
 
     def end(self) -> None:
         """Close the segment's span."""
@@ -142,10 +143,6 @@ class TurnTelemetry:
                 start_time=accepted_ms * 10**6,
             )
         span.end(claimed_ms * 10**6)
-        past = TurnSpan(span, span_id, parent.span_id if parent else None, QUEUE)
-        past.started_ms = accepted_ms
-        past.attributes = attributes
-        self._records.append(self._record_of(past, claimed_ms))
         return wait_s
 
     def context(self) -> TraceContext | None:

@@ -52,16 +52,18 @@ class WorkerChannel:
 
     async def finish_turn(self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = ()) -> bool:
         """See agent.ports.ThreadChannel."""
-        spans = self._telemetry.last_records(_status(payloads))
+        self._telemetry.note_status(_status(payloads))
+        spans = self._telemetry.take_records()
         if not await self._inner.finish_turn([*payloads, *spans], turn_id=turn_id, consumed=consumed):
-            self._telemetry.put_back(spans[:-1])
+            self._telemetry.put_back(spans)
             return False
         self._telemetry.end_turn()
         return True
 
     async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
         """See agent.ports.ThreadChannel."""
-        spans = self._telemetry.last_records("parked")
+        self._telemetry.note_status("parked")
+        spans = self._telemetry.take_records()
         await self._inner.park([*payloads, *spans], turn_id=turn_id, until_ms=until_ms)
         self._telemetry.end_turn()
 
@@ -79,7 +81,8 @@ class WorkerChannel:
 
     async def hand_over(self) -> None:
         """Give the thread to whichever worker claims it next. LeaseLost when it is gone already."""
-        spans = self._telemetry.last_records("handed_over")
+        self._telemetry.note_status("handed_over")
+        spans = self._telemetry.take_records()
         await self._inner.hand_over(spans, turn_id=self._telemetry.turn_id)
         self._telemetry.end_turn()
 

@@ -4,11 +4,13 @@ In the box `/workspace` is writable; `/workspace/.git` (a file: `gitdir: /gitdir
 """
 
 import asyncio
+import json
 import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .archives import RAW_ATTRIBUTES
 from .errors import WorkspaceError, from_os_error
@@ -50,6 +52,19 @@ class WorkspaceMount:
     source: Path
     target: str
     read_only: bool
+
+
+class WorkspaceNote(NamedTuple):
+    """What is written beside a checkout, so that another process can go on with it."""
+
+    thread_id: str
+    mirror: str
+    base_commit: str
+    uid: int
+    gid: int
+
+
+NOTE = "note.json"
 
 
 @dataclass(frozen=True)
@@ -103,7 +118,24 @@ def box_owner() -> Owner:
     return Owner(BOX_UID, BOX_UID) if os.getuid() == 0 else Owner(os.getuid(), os.getgid())
 
 
-async def make_checkout(git: Git, mirror: Mirror, revision: Revision, folder: Path) -> Workspace:
+def read_note(folder: Path) -> WorkspaceNote | None:
+    """The note beside a checkout; None when there is none that can be read."""
+    try:
+        note = WorkspaceNote(**json.loads((folder / NOTE).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return note if all(isinstance(part, str) for part in note[:3]) else None
+
+
+def open_checkout(folder: Path) -> Workspace | None:
+    """A finished checkout that another process made; None when it is none."""
+    note = read_note(folder)
+    if note is None or not (folder / "workspace").is_dir() or not (folder / "gitdir").is_dir():
+        return None
+    return Workspace(folder.name, folder, Path(note.mirror), note.base_commit, note.uid, note.gid)
+
+
+async def make_checkout(git: Git, mirror: Mirror, revision: Revision, folder: Path, *, thread_id: str) -> Workspace:
     """Check the revision out below `folder`, which must not exist. DiskFull and GitFailed leave what is there to the caller."""
     owner = box_owner()
     workspace = Workspace(
@@ -132,7 +164,7 @@ async def make_checkout(git: Git, mirror: Mirror, revision: Revision, folder: Pa
             revision.commit,
             env={"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(mirror.objects)},
         )
-        await asyncio.to_thread(_finish, workspace, owner)
+        await asyncio.to_thread(_finish, workspace, owner, thread_id)
     except OSError as error:
         raise from_os_error(error, "checking out the base") from error
     return workspace
@@ -158,7 +190,7 @@ def _write_git_dir(workspace: Workspace, mirror: Mirror, revision: Revision, tag
         shutil.copyfile(mirror.path / "shallow", git_dir / "shallow")
 
 
-def _finish(workspace: Workspace, owner: Owner) -> None:
+def _finish(workspace: Workspace, owner: Owner, thread_id: str) -> None:
     """Point everything at the places inside the box, and hand it to the box's user."""
     (workspace.git_dir / "objects" / "info" / "alternates").write_text(f"{MIRROR}/objects\n")
     pointer = workspace.tree / ".git"
@@ -169,4 +201,6 @@ def _finish(workspace: Workspace, owner: Owner) -> None:
         for root, folders, files in os.walk(workspace.folder):
             for name in (*folders, *files):
                 os.chown(os.path.join(root, name), owner.uid, owner.gid, follow_symlinks=False)
-        os.chown(workspace.folder, owner.uid, owner.gid)
+    note = WorkspaceNote(thread_id, str(workspace.mirror), workspace.base_commit, owner.uid, owner.gid)
+    # Outside of what a box sees, and written last: it says that the checkout is complete.
+    (workspace.folder / NOTE).write_text(json.dumps(note._asdict()))

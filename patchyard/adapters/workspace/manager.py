@@ -11,13 +11,13 @@ from typing import assert_never
 from patchyard.protocol.tasks import ArchiveSource, GitSource, NoSource, RepositorySource
 
 from .archives import import_empty, import_tar
-from .checkout import Workspace, make_checkout
+from .checkout import Workspace, make_checkout, open_checkout, read_note
 from .errors import BrokenArchive, GitFailed, RepositoryNotFound, RevisionNotFound, from_os_error
 from .git import Git
 from .instructions import Instructions, read_instructions
 from .mirrors import Mirror, Mirrors, Revision
 from .sources import RemoteUrl, check_url
-from .trash import Journal, Trash, reap_journals
+from .trash import Journal, Trash, take_orphans
 
 FetchArtefact = Callable[[str, str, Path], Awaitable[None]]
 """Writes a tenant's artefact (tenant id, artefact id) to a file. BrokenArchive when there is none."""
@@ -51,6 +51,7 @@ class WorkspaceManager:
         self._scratch = self._root / "scratch"
         self._journal = Journal(self._root / "journal", worker_id)
         self._trash = Trash(self._root / "trash")
+        self._left = self._root / "left"
 
     def open(self) -> None:
         """Make the folders and take this process's journal. WorkspaceError when the disk does not allow it."""
@@ -58,6 +59,8 @@ class WorkspaceManager:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Only used when a folder of the local user is read, which may belong to another account than the worker's.
             (self._root / "gitconfig").write_text("[safe]\n\tdirectory = *\n")
+            for folder in (self._left, self._root / "checkouts"):
+                folder.mkdir(exist_ok=True)
             self._journal.open()
         except OSError as error:
             raise from_os_error(error, "opening the workspace folder") from error
@@ -83,15 +86,34 @@ class WorkspaceManager:
             case _:
                 assert_never(source)
 
-    async def checkout(self, prepared: PreparedBase) -> Workspace:
-        """A new work tree at the base; `release` it in the end."""
-        folder = self._root / "checkouts" / uuid.uuid4().hex
+    async def checkout(self, prepared: PreparedBase, *, thread_id: str) -> Workspace:
+        """A new work tree at the base; `release` or `leave` it in the end."""
+        folder = self._new_folder()
         self._journal.made(folder)
         try:
-            return await make_checkout(self._git, prepared.mirror, prepared.revision, folder)
+            return await make_checkout(self._git, prepared.mirror, prepared.revision, folder, thread_id=thread_id)
         except BaseException:
             self._discard(folder)
             raise
+
+    def adopt(self, prepared: PreparedBase, *, thread_id: str) -> Workspace | None:
+        """The work tree that a thread's former worker left on this machine, just as it was; None when there is none.
+
+        Only the owner of the thread's lease may ask, and the former worker's box must be gone.
+        """
+        self._collect_orphans()
+        folder = self._new_folder()
+        self._journal.made(folder)
+        try:
+            (self._left / thread_id).rename(folder)
+        except OSError:
+            self._journal.gone(folder)
+            return None
+        workspace = open_checkout(folder)
+        if workspace is None or workspace.base_commit != prepared.commit:
+            self._discard(folder)
+            return None
+        return workspace
 
     async def instructions(self, prepared: PreparedBase, *, folder: str = "") -> Sequence[Instructions]:
         """AGENTS.md files of the base commit that apply in `folder`, root first."""
@@ -101,15 +123,46 @@ class WorkspaceManager:
         """Give a checkout up: a rename now, the deletion in the background. Call after its box is gone; twice is harmless."""
         self._discard(workspace.folder)
 
-    async def sweep(self) -> int:
-        """Remove what killed processes left behind; returns how many folders were deleted."""
-        reap_journals(self._root / "journal", self._trash, roots=self._root)
+    def leave(self, workspace: Workspace, *, thread_id: str) -> None:
+        """Give a checkout up in favour of the worker that goes on with the thread."""
+        self._leave(workspace.folder, thread_id)
+        self._journal.gone(workspace.folder)
+
+    async def sweep(self, is_wanted: Callable[[str], Awaitable[bool]]) -> int:
+        """Remove what killed or suspended processes left, except work trees of threads that `is_wanted` names.
+
+        Returns how many folders were deleted.
+        """
+        self._collect_orphans()
+        for folder in list(self._left.iterdir()) if self._left.is_dir() else []:
+            if not await is_wanted(folder.name):
+                self._trash.throw_away(folder)
         await self._trash.settle()
         return await self._trash.empty()
 
     async def settle(self) -> None:
         """Wait for deletions that were begun."""
         await self._trash.settle()
+
+    def _new_folder(self) -> Path:
+        return self._root / "checkouts" / uuid.uuid4().hex
+
+    def _collect_orphans(self) -> None:
+        for folder in take_orphans(self._root / "journal", roots=self._root / "checkouts"):
+            note = read_note(folder)
+            if note is None:
+                self._trash.throw_away(folder)  # it was not finished
+            else:
+                self._leave(folder, note.thread_id)
+
+    def _leave(self, folder: Path, thread_id: str) -> None:
+        target = self._left / thread_id
+        try:
+            if target.exists():
+                self._trash.throw_away(target)
+            folder.rename(target)
+        except OSError:
+            self._trash.throw_away(folder)
 
     def _discard(self, folder: Path) -> None:
         self._trash.throw_away(folder)

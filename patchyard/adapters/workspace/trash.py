@@ -119,9 +119,9 @@ def _open_and_retry(function: Callable[..., Any], path: str, info: object) -> No
     del function
 
 
-def reap_journals(folder: Path, trash: Trash, *, roots: Path) -> list[Path]:
-    """Throw away what dead processes left; only folders below `roots` are touched. Returns them."""
-    left: list[Path] = []
+def take_orphans(folder: Path, *, roots: Path) -> list[Path]:
+    """Folders below `roots` that dead processes left; their journals are removed, so each is answered once."""
+    orphans: list[Path] = []
     for journal in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
         try:
             handle = os.open(journal, os.O_RDWR | os.O_CLOEXEC)
@@ -129,13 +129,10 @@ def reap_journals(folder: Path, trash: Trash, *, roots: Path) -> list[Path]:
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            orphans += [path for path in open_paths(journal) if roots in path.parents and path.is_dir()]
+            journal.unlink(missing_ok=True)
         except BlockingIOError:
-            os.close(handle)
             continue
-        for path in open_paths(journal):
-            if roots in path.parents:
-                trash.throw_away(path)
-                left.append(path)
-        journal.unlink(missing_ok=True)
-        os.close(handle)
-    return left
+        finally:
+            os.close(handle)
+    return orphans

@@ -3,10 +3,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pytest
+from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from observability import TurnTelemetry
+from observability import Metrics, Observability, ThreadTelemetry, TurnTelemetry
 from observability.ids import DerivedIds, span_id_for
 from observability.names import TURN
 from patchyard.agent.ports import Telemetry
@@ -29,13 +30,14 @@ class Kept(SpanExporter):
 class Turn:
     def __init__(self, *, submission: TraceContext | None = SUBMISSION, segment: int = 1) -> None:
         self.kept = Kept()
-        ids = DerivedIds()
+        self.ids = ids = DerivedIds()
         provider = TracerProvider(id_generator=ids, shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.kept))
-        self.telemetry = TurnTelemetry(provider.get_tracer("t"), ids, turn_id="turn-1", submission=submission, segment=segment)
+        self.tracer = provider.get_tracer("t")
+        self.telemetry = TurnTelemetry(self.tracer, ids, turn_id="turn-1", submission=submission, segment=segment)
 
     @contextmanager
-    def turn(self, attributes: Mapping[str, str] = {}) -> Iterator[None]:  # noqa: B006
+    def turn(self, attributes: Mapping[str, str] = {}) -> Iterator[None]:
         self.telemetry.begin(attributes)
         yield
         self.telemetry.end()
@@ -74,22 +76,46 @@ def test_one_trace_from_the_submission_to_each_request_and_call() -> None:
     assert dict(chat.attributes or {}) == {"attempt": 1}
 
 
-def test_records_are_made_for_what_no_item_stands_for() -> None:
+def test_records_are_made_for_what_no_other_line_stands_for() -> None:
     turn = Turn()
     with turn.turn():
-        turn.telemetry.queue_wait(1_000, 3_500)
+        assert turn.telemetry.queue_wait(1_000, 3_500) == 2.5
         with turn.telemetry.span("chat gpt-5.5", key="m1"), turn.telemetry.span("execute_tool exec_command", key="c1"):
             pass
-        last = turn.telemetry.root_record()
-    assert last is not None
-    records = (*turn.telemetry.take_records(), last)
-    assert [record.name for record in records] == ["process patchyard.turns", TURN]
-    assert records[0].ended_at - records[0].started_at == 2500
+        with turn.telemetry.span("patchyard.workspace", key="w"), turn.telemetry.span("patchyard.diff", key="d") as span:
+            span.set(files=2)
+    records = turn.telemetry.take_records()
+    assert [(record.name, record.attributes) for record in records] == [
+        ("patchyard.diff", {"files": 2}),
+        ("patchyard.workspace", {}),
+    ]
     assert records[0].parent_span_id == records[1].span_id
-    assert records[1].parent_span_id == "b7ad6b7169203331"
     assert turn.telemetry.take_records() == ()
     turn.telemetry.put_back(records)
     assert turn.telemetry.take_records() == records
+
+
+def test_the_agents_own_turn_span_is_the_segments() -> None:
+    turn = Turn()
+    observability = Observability(turn.tracer, turn.ids, Metrics(NoOpMeterProvider().get_meter("t")))
+    thread = ThreadTelemetry(observability, {"gen_ai.conversation.id": "th"})
+    with thread.span("patchyard.restore", key="x") as nothing:
+        nothing.set(a=1)
+    assert thread.context() is None
+    thread.begin_turn("turn-1", submission=SUBMISSION, segment=1, accepted_ms=None)
+    thread.begin_turn("turn-1", submission=None, segment=5, accepted_ms=None)
+    with thread.span(TURN, key="any", attributes={"patchyard.turn.segment": 0, "gen_ai.request.model": "m"}) as span:
+        with thread.span("chat m", key="1"):
+            pass
+        thread.note_status("completed")
+        thread.end_turn()
+        span.set(late=1)
+    assert turn.tree() == {"chat m": TURN, TURN: None}
+    attributes = dict(turn.kept.spans[-1].attributes or {})
+    assert attributes["patchyard.turn.segment"] == 1
+    assert attributes["gen_ai.request.model"] == "m"
+    assert attributes["patchyard.turn.status"] == "completed"
+    assert "late" not in attributes
 
 
 def test_the_worker_that_recovers_a_turn_gives_the_same_ids() -> None:

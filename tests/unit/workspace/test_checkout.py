@@ -20,7 +20,7 @@ def test_checkout_layout(repository: Path, open_manager: OpenManager) -> None:
         manager = open_manager()
         base = await manager.prepare("default", GitSource(url=str(repository)), None)
         assert base.commit == git(repository, "rev-parse", "HEAD")
-        workspace = await manager.checkout(base)
+        workspace = await manager.checkout(base, thread_id="th")
         assert (workspace.tree / ".git").read_text() == "gitdir: /gitdir\n"
         assert (workspace.tree / "dos.txt").read_bytes() == b"one\r\ntwo\r\n"
         assert (workspace.tree / "run.sh").stat().st_mode & 0o111
@@ -34,7 +34,8 @@ def test_checkout_layout(repository: Path, open_manager: OpenManager) -> None:
         ]
         assert "v1.0" in (workspace.git_dir / "packed-refs").read_text()
         if os.getuid() == 0:
-            assert {path.lstat().st_uid for path in workspace.folder.rglob("*")} == {1000}
+            inside = [*workspace.tree.rglob("*"), *workspace.git_dir.rglob("*"), workspace.tree, workspace.git_dir]
+            assert {path.lstat().st_uid for path in inside} == {1000}
         manager.release(workspace)
         assert not workspace.folder.exists()
         manager.release(workspace)
@@ -88,7 +89,7 @@ def test_concurrent_tasks_share_one_mirror(repository: Path, open_manager: OpenM
         manager = open_manager()
         source = GitSource(url=str(repository))
         prepared = await asyncio.gather(*(manager.prepare("default", source, None) for _ in range(6)))
-        spaces = await asyncio.gather(*(manager.checkout(base) for base in prepared))
+        spaces = await asyncio.gather(*(manager.checkout(base, thread_id="th") for base in prepared))
         assert len({space.mirror for space in spaces}) == 1
         assert len({space.folder for space in spaces}) == 6
         other = await manager.prepare("other", source, None)
@@ -128,7 +129,9 @@ def test_hooks_filters_and_fsmonitor_of_the_source_do_not_run(
 
     async def run() -> bytes:
         manager = open_manager()
-        workspace = await manager.checkout(await manager.prepare("default", GitSource(url=str(repository)), None))
+        workspace = await manager.checkout(
+            await manager.prepare("default", GitSource(url=str(repository, thread_id="th")), None)
+        )
         return (workspace.tree / "app.py").read_bytes()
 
     assert b"\r" not in asyncio.run(run())
@@ -159,7 +162,7 @@ def test_bundle(repository: Path, open_manager: OpenManager, artefacts: dict[str
         base = await manager.prepare("default", source, None)
         assert base.commit == git(repository, "rev-parse", "HEAD")
         assert (await manager.prepare("default", source, "v1.0")).commit == base.commit
-        assert ((await manager.checkout(base)).tree / "app.py").exists()
+        assert ((await manager.checkout(base, thread_id="th")).tree / "app.py").exists()
         assert list((manager._root / "scratch").iterdir()) == []
 
     asyncio.run(run())
@@ -202,7 +205,7 @@ def test_tar_becomes_a_base_commit_without_its_git_folder(
         source = ArchiveSource(artefact_id="a1", format="tar")
         base, again = [await manager.prepare("default", source, None) for _ in range(2)]
         assert base == again
-        tree = (await manager.checkout(base)).tree
+        tree = (await manager.checkout(base, thread_id="th")).tree
         files = sorted(str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file())
         assert files == [".git", ".gitignore", "kept.log", "src/app.py"]
         with pytest.raises(RevisionNotFound):
@@ -239,28 +242,77 @@ def test_broken_tar(open_manager: OpenManager, artefacts: dict[str, Path], tmp_p
 def test_no_repository(open_manager: OpenManager) -> None:
     async def run() -> None:
         manager = open_manager()
-        workspace = await manager.checkout(await manager.prepare("default", NoSource(), None))
+        workspace = await manager.checkout(await manager.prepare("default", NoSource(), None, thread_id="th"))
         assert [path.name for path in workspace.tree.iterdir()] == [".git"]
 
     asyncio.run(run())
 
 
+async def _nobody(thread_id: str) -> bool:
+    return False
+
+
+async def _everybody(thread_id: str) -> bool:
+    return True
+
+
+def _kill(manager: WorkspaceManager) -> None:
+    os.close(manager._journal._handle or -1)
+
+
 def test_what_a_killed_worker_left_is_swept(repository: Path, open_manager: OpenManager) -> None:
     async def run() -> None:
         dead = open_manager(worker_id="dead")
-        workspace = await dead.checkout(await dead.prepare("default", GitSource(url=str(repository)), None))
+        base = await dead.prepare("default", GitSource(url=str(repository)), None)
+        workspace = await dead.checkout(base, thread_id="t1")
         locked = workspace.tree / "locked"
         locked.mkdir()
         (locked / "file").write_text("x")
         locked.chmod(0)
         alive = open_manager(worker_id="alive")
-        mine = await alive.checkout(await alive.prepare("default", GitSource(url=str(repository)), None))
-        await alive.sweep()
+        mine = await alive.checkout(base, thread_id="t2")
+        await alive.sweep(_nobody)
         assert workspace.folder.exists()  # its worker still holds the journal
-        os.close(dead._journal._handle or -1)
-        await alive.sweep()
+        _kill(dead)
+        await alive.sweep(_nobody)
         assert not workspace.folder.exists()
         assert mine.folder.exists()
         assert list((alive._root / "trash").iterdir()) == []
+        assert list((alive._root / "left").iterdir()) == []
+
+    asyncio.run(run())
+
+
+def test_the_next_worker_goes_on_with_the_work_tree(repository: Path, open_manager: OpenManager) -> None:
+    async def run() -> None:
+        dead, alive = open_manager(worker_id="dead"), open_manager(worker_id="alive")
+        base = await dead.prepare("default", GitSource(url=str(repository)), None)
+        work = await dead.checkout(base, thread_id="t1")
+        (work.tree / "half.done").write_text("x")
+        assert alive.adopt(base, thread_id="t1") is None
+        _kill(dead)
+        await alive.sweep(_everybody)
+        other = await alive.prepare("other", GitSource(url=str(repository)), None)
+        adopted = alive.adopt(other, thread_id="t1")
+        assert adopted is not None
+        assert (adopted.tree / "half.done").read_text() == "x"
+        assert adopted.base_commit == base.commit
+        assert alive.adopt(base, thread_id="t1") is None
+        alive.leave(adopted, thread_id="t1")
+        again = open_manager(worker_id="third").adopt(base, thread_id="t1")
+        assert again is not None
+        assert again.mounts[0].source == again.tree
+
+    asyncio.run(run())
+
+
+def test_a_work_tree_of_another_base_is_not_adopted(repository: Path, open_manager: OpenManager) -> None:
+    async def run() -> None:
+        manager = open_manager()
+        base = await manager.prepare("default", GitSource(url=str(repository)), None)
+        manager.leave(await manager.checkout(base, thread_id="t1"), thread_id="t1")
+        empty = await manager.prepare("default", NoSource(), None)
+        assert manager.adopt(empty, thread_id="t1") is None
+        assert manager.adopt(base, thread_id="t1") is None
 
     asyncio.run(run())

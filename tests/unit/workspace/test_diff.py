@@ -40,7 +40,7 @@ def _round_trip(repository: Path, open_manager: OpenManager, change: Callable[[P
     async def run() -> Patch:
         manager = open_manager()
         base = await manager.prepare("default", GitSource(url=str(repository)), None)
-        work, fresh = await manager.checkout(base), await manager.checkout(base)
+        work, fresh = await manager.checkout(base, thread_id="th"), await manager.checkout(base, thread_id="th")
         change(work.tree)
         before = sorted(work.git_dir.rglob("*"))
         patch = await compute_diff(FolderBox(work), base.commit)
@@ -129,7 +129,7 @@ def test_bound(repository: Path, open_manager: OpenManager) -> None:
     async def run() -> None:
         manager = open_manager()
         base = await manager.prepare("default", GitSource(url=str(repository)), None)
-        work = await manager.checkout(base)
+        work = await manager.checkout(base, thread_id="th")
         (work.tree / "big").write_bytes(os.urandom(200_000))
         with pytest.raises(PatchTooLarge, match=r"100,000 bytes.*gitignore"):
             await compute_diff(FolderBox(work), base.commit, max_bytes=100_000)
@@ -141,7 +141,7 @@ def test_patch_that_does_not_apply(repository: Path, open_manager: OpenManager) 
     async def run() -> None:
         manager = open_manager()
         base = await manager.prepare("default", GitSource(url=str(repository)), None)
-        work, other = await manager.checkout(base), await manager.checkout(base)
+        work, other = await manager.checkout(base, thread_id="th"), await manager.checkout(base, thread_id="th")
         (work.tree / "app.py").write_text("def add(a, b):\n    return a + b\n")
         patch = await compute_diff(FolderBox(work), base.commit)
         (other.tree / "app.py").write_text("something else\n")
@@ -157,7 +157,7 @@ def test_overlay(repository: Path, open_manager: OpenManager, tmp_path: Path) ->
     async def run() -> None:
         manager = open_manager()
         base = await manager.prepare("default", GitSource(url=str(repository)), None)
-        work = await manager.checkout(base)
+        work = await manager.checkout(base, thread_id="th")
         archive = _tar(tmp_path / "o.tgz", ("tests/test_app.py", b"hidden\n"), ("app.py", b"replaced\n"))
         await lay_overlay(FolderBox(work), archive.read_bytes())
         assert (work.tree / "tests" / "test_app.py").read_bytes() == b"hidden\n"
