@@ -5,7 +5,7 @@ import logging
 from celery import Celery
 
 from . import process
-from .app import RUN_MAINTENANCE, RUN_NEXT_TURN
+from .broker import RUN_MAINTENANCE, RUN_NEXT_TURN
 
 log = logging.getLogger(__name__)
 

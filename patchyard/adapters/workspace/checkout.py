@@ -95,6 +95,13 @@ class Workspace:
         return (
             WorkspaceMount(self.tree, WORKSPACE, read_only=False),
             WorkspaceMount(self.tree / ".git", f"{WORKSPACE}/.git", read_only=True),
+            *self.git_mounts,
+        )
+
+    @property
+    def git_mounts(self) -> tuple[WorkspaceMount, ...]:
+        """What git needs to see of them."""
+        return (
             WorkspaceMount(self.git_dir, GIT_DIR, read_only=True),
             WorkspaceMount(self.mirror, MIRROR, read_only=True),
         )

@@ -130,7 +130,7 @@ def test_hooks_filters_and_fsmonitor_of_the_source_do_not_run(
     async def run() -> bytes:
         manager = open_manager()
         workspace = await manager.checkout(
-            await manager.prepare("default", GitSource(url=str(repository, thread_id="th")), None)
+            await manager.prepare("default", GitSource(url=str(repository)), None), thread_id="th"
         )
         return (workspace.tree / "app.py").read_bytes()
 
@@ -242,7 +242,7 @@ def test_broken_tar(open_manager: OpenManager, artefacts: dict[str, Path], tmp_p
 def test_no_repository(open_manager: OpenManager) -> None:
     async def run() -> None:
         manager = open_manager()
-        workspace = await manager.checkout(await manager.prepare("default", NoSource(), None, thread_id="th"))
+        workspace = await manager.checkout(await manager.prepare("default", NoSource(), None), thread_id="th")
         assert [path.name for path in workspace.tree.iterdir()] == [".git"]
 
     asyncio.run(run())

@@ -63,7 +63,7 @@ class Delivery:
         self._verdict: VerifyResult | None = None
 
     async def before_complete(self, outcome: TurnOutcome) -> str | None:
-        """Patch, then verification. Text when the verify command failed and a round is left. TurnError when it can't be told."""
+        """Patch, then verification. Text: the verify command failed and a round is left. TurnError: it can't be told."""
         del outcome
         try:
             patch = await self._take_patch()

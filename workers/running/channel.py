@@ -1,7 +1,8 @@
 """The thread's channel as a session gets it: the queue's own, with the turn's spans and our records laid in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from observability import ThreadTelemetry
 from patchyard.adapters.queue import QueueThreadChannel
 from patchyard.agent.redact import Redactor
 from patchyard.protocol.events import LiveMsg, TurnFailed, TurnInterrupted
@@ -9,7 +10,6 @@ from patchyard.protocol.model_items import CustomToolCallOutput, FunctionCallOut
 from patchyard.protocol.ops import Submission
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
-from observability import ThreadTelemetry
 
 TURN_STARTERS = frozenset({"turn_input", "review", "compact", "run_user_shell_command"})
 """Ops whose submission becomes a turn when none is active."""
@@ -25,6 +25,8 @@ class WorkerChannel:
         self._segment = max(1, segment)
         self.on_outputs: Callable[[], None] | None = None
         """Called when outputs of tools were committed."""
+        self.before_release: Callable[[], Awaitable[None]] | None = None
+        """Awaited while the lease still holds, before a turn is parked or handed over."""
 
     async def receive(self) -> Submission:
         """See agent.ports.ThreadChannel."""
@@ -62,6 +64,7 @@ class WorkerChannel:
 
     async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
         """See agent.ports.ThreadChannel."""
+        await self._release_soon()
         self._telemetry.note_status("parked")
         spans = self._telemetry.take_records()
         await self._inner.park([*payloads, *spans], turn_id=turn_id, until_ms=until_ms)
@@ -81,10 +84,15 @@ class WorkerChannel:
 
     async def hand_over(self) -> None:
         """Give the thread to whichever worker claims it next. LeaseLost when it is gone already."""
+        await self._release_soon()
         self._telemetry.note_status("handed_over")
         spans = self._telemetry.take_records()
         await self._inner.hand_over(spans, turn_id=self._telemetry.turn_id)
         self._telemetry.end_turn()
+
+    async def _release_soon(self) -> None:
+        if self.before_release is not None:
+            await self.before_release()
 
 
 def _status(payloads: Sequence[LinePayload]) -> str:
