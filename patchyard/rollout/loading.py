@@ -79,7 +79,7 @@ async def load_thread(store: SegmentStore, tenant_id: str, thread_id: str, tail:
         async for stored in read_back(store, prefix, below=window.first):
             if _take(window, [decode_line(stored.json)]):
                 break
-    head = await _meta(store, prefix) if window.enough and not window.has_meta else []
+    head = await _meta(store, prefix, tail) if window.enough and not window.has_meta else []
     return restore([*head, *window.lines()])
 
 
@@ -92,8 +92,11 @@ def _take(window: RestoreWindow, lines: Iterable[RolloutLine]) -> bool:
     return window.enough
 
 
-async def _meta(store: SegmentStore, prefix: str) -> list[RolloutLine]:
+async def _meta(store: SegmentStore, prefix: str, tail: Sequence[RolloutLine]) -> list[RolloutLine]:
     """The session's meta: one of the first lines, behind those that were written before a worker came."""
+    for line in tail:
+        if isinstance(line, SessionMetaLine):
+            return [line]
     async for stored in read_lines(store, prefix):
         line = decode_line(stored.json)
         if isinstance(line, SessionMetaLine):

@@ -8,9 +8,6 @@ import itertools
 class FakeClock:
     """Clock double. `auto`: whenever nothing else can run, time jumps to the next sleeper; else only `advance` moves it."""
 
-    QUIET_ROUNDS = 25
-    """Rounds of the event loop without a new sleeper that count as "nothing else can run"."""
-
     def __init__(self, *, now_ms: int = 1_790_000_000_000, auto: bool = True) -> None:
         self._start_ms = now_ms
         self._now = 0.0
@@ -43,6 +40,8 @@ class FakeClock:
 
     async def advance(self, seconds: float) -> None:
         """Move time on, waking sleepers on the way, and let everything run that became able to."""
+        if self._auto:
+            raise AssertionError("this clock moves by itself; make it with auto=False to move it by hand")
         target = self._now + seconds
         await settle()
         while (next_at := self._next()) is not None and next_at <= target:
@@ -63,13 +62,16 @@ class FakeClock:
 
     async def _tick(self) -> None:
         while self._next() is not None:
-            await settle(self.QUIET_ROUNDS)
+            await settle()
             next_at = self._next()
             if next_at is not None:
                 self._wake(next_at)
 
 
-async def settle(rounds: int = 25) -> None:
-    """Let other tasks run until they wait for something that is not here."""
-    for _ in range(rounds):
+async def settle() -> None:
+    """Let other tasks run until all of them wait for something that does not come by itself."""
+    ready = getattr(asyncio.get_running_loop(), "_ready")  # noqa: B009 - asyncio has no public way to ask
+    quiet = 0
+    while quiet < 3:
         await asyncio.sleep(0)
+        quiet = 0 if ready else quiet + 1
