@@ -21,8 +21,11 @@ _PLAN_MARKS = {"completed": "✔", "in_progress": "▸", "pending": "·"}
 class StreamView:
     """Writes events to a console. Deltas are shown live on a terminal only; piped output has each message once, whole."""
 
-    def __init__(self, console: Console, *, live: bool, messages: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, console: Console, *, task_id: str, live: bool, messages: Callable[[str], None] | None = None
+    ) -> None:
         self._console = console
+        self._task_id = task_id
         self._live = live
         self._messages = messages
         """Takes the whole text of agent messages instead of the console."""
@@ -51,7 +54,7 @@ class StreamView:
             case events.PatchProduced() | events.VerificationStarted() | events.VerificationCompleted():
                 self._result(msg)
             case events.ExecApprovalRequest() | events.PatchApprovalRequest() | events.RequestUserInput():
-                self._question(event.thread_id, msg)
+                self._question(msg)
             case (
                 events.Warning_()
                 | events.ErrorEvent()
@@ -207,16 +210,14 @@ class StreamView:
                 self._line("✘", f"verification failed: {safe(why)}", "bold red")
                 self._console.print(_indented(result.output_tail), style="dim", markup=False)
 
-    def _question(
-        self, thread_id: str, msg: events.ExecApprovalRequest | events.PatchApprovalRequest | events.RequestUserInput
-    ) -> None:
+    def _question(self, msg: events.ExecApprovalRequest | events.PatchApprovalRequest | events.RequestUserInput) -> None:
         match msg:
             case events.ExecApprovalRequest():
                 what = f"may this command run? {one_line(' '.join(msg.command), 160)}"
-                answer = f"patchyard tasks answer {thread_id} {msg.approval_id} accept|decline"
+                answer = f"patchyard tasks answer {self._task_id} {msg.approval_id} accept|decline"
             case events.PatchApprovalRequest():
                 what = f"may this patch be written? {', '.join(safe(change.path) for change in msg.changes)}"
-                answer = f"patchyard tasks answer {thread_id} {msg.approval_id} accept|decline"
+                answer = f"patchyard tasks answer {self._task_id} {msg.approval_id} accept|decline"
             case events.RequestUserInput():
                 what = "; ".join(one_line(question.question, 160) for question in msg.questions)
                 answer = "answer in another client"
