@@ -1,0 +1,287 @@
+"""From a thread's records back to what a worker needs to go on: history, settings, and the turn that was cut off."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from patchyard.protocol.events import (
+    DurableMsg,
+    ExecApprovalRequest,
+    ItemCompleted,
+    ItemStarted,
+    PatchApprovalRequest,
+    RequestResolved,
+    RequestUserInput,
+    ThreadClosed,
+    ThreadSettingsApplied,
+    TokenCount,
+    TurnCompleted,
+    TurnFailed,
+    TurnInterrupted,
+    TurnParked,
+    TurnRecovered,
+    TurnStarted,
+)
+from patchyard.protocol.items import Item
+from patchyard.protocol.model_items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    ModelItem,
+    TokenUsage,
+)
+from patchyard.protocol.ops import TraceContext, TurnOverrides
+from patchyard.protocol.rollout_lines import (
+    CompactedLine,
+    EventMsgLine,
+    ModelRequestLine,
+    ModelRequestRecord,
+    ResponseItemLine,
+    RolloutLine,
+    SessionMeta,
+    SessionMetaLine,
+    TurnContext,
+    TurnContextLine,
+    WorldStateLine,
+)
+
+from .lines import check_lineage
+from .usage import add_usage
+
+ToolCall = FunctionCall | CustomToolCall
+Question = ExecApprovalRequest | PatchApprovalRequest | RequestUserInput
+TurnKind = Literal["regular", "review", "compact", "user_shell"]
+
+
+@dataclass(frozen=True)
+class UnfinishedTurn:
+    """A turn that began and has no terminal event yet: it goes on under its own id."""
+
+    turn_id: str
+    kind: TurnKind
+    model: str
+    submitted_at: int
+    started_at: int
+    """Milliseconds since the epoch, over all segments: what budgets of wall time count from."""
+    trace: TraceContext | None
+    segment: int
+    """Number of the claim that wrote last, 1 for the turn's first; a successor is the next one."""
+    usage: TokenUsage
+    cost_usd: float | None
+    """None: no request of the turn has a known price."""
+    model_requests: int
+    """Requests that the provider answered."""
+    failed_requests: int
+    """Attempts that ended with an error."""
+    tool_calls: int
+    open_items: tuple[Item, ...]
+    """Items that were started and not completed, in order."""
+    open_questions: tuple[Question, ...]
+    """Questions to a person that nobody has answered."""
+    parked: TurnParked | None
+    """Set while the turn waits parked."""
+
+
+@dataclass(frozen=True)
+class RestoredThread:
+    """Everything that the rollout knows about a thread at its end."""
+
+    meta: SessionMeta | None
+    """None: no worker has taken the thread yet."""
+    history: tuple[ModelItem, ...]
+    """Input of the next model request: the newest window."""
+    window_number: int
+    turn_context: TurnContext | None
+    """Settings of the newest turn."""
+    overrides: TurnOverrides
+    """Settings changed for later turns, later ones over earlier ones, since that turn's settings were recorded."""
+    world_state: dict[str, Any] | None
+    """What the model was told about its surroundings in this window; None: nothing yet, or the window is new."""
+    open_calls: tuple[ToolCall, ...]
+    """Calls in the history that have no output, in order."""
+    turn: UnfinishedTurn | None
+    usage: TokenUsage
+    """Total of the thread."""
+    last_usage: TokenUsage | None
+    """Usage of the newest answered request: how full the window is."""
+    cost_usd: float | None
+    """Newest total that was reported; None: unknown."""
+    next_ordinal: int
+    closed: bool
+
+
+def restore(lines: Iterable[RolloutLine]) -> RestoredThread:
+    """Fold a thread's lines, oldest first.
+
+    The lines are the whole thread, or its session_meta line followed by what `lines_to_restore` reads from the end; the
+    result is the same. OrdinalGap when lines are missing among them.
+    """
+    fold = _Fold()
+    for line in _checked(lines):
+        fold.add(line)
+    return fold.result()
+
+
+def _checked(lines: Iterable[RolloutLine]) -> Iterable[RolloutLine]:
+    iterator = iter(lines)
+    first = next(iterator, None)
+    if first is None:
+        return
+    yield first
+    if isinstance(first, SessionMetaLine):
+        # The head may stand alone before a suffix, so continuity is asked only of what follows it.
+        yield from check_lineage(iterator)
+    else:
+        yield from check_lineage(iterator, first=first.ordinal + 1)
+
+
+@dataclass
+class _TurnFold:
+    """The newest unfinished turn while lines go by."""
+
+    turn_id: str
+    started: TurnStarted
+    segment: int = 1
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    cost_usd: float | None = None
+    model_requests: int = 0
+    failed_requests: int = 0
+    tool_calls: int = 0
+    items: dict[str, Item] = field(default_factory=dict)
+    questions: dict[str, Question] = field(default_factory=dict)
+    parked: TurnParked | None = None
+
+    def request(self, record: ModelRequestRecord) -> None:
+        if record.error is not None:
+            self.failed_requests += 1
+        elif record.completed_at is not None:
+            self.model_requests += 1
+        self.usage = add_usage(self.usage, record.usage)
+        if record.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + record.cost_usd
+
+    def result(self) -> UnfinishedTurn:
+        return UnfinishedTurn(
+            turn_id=self.turn_id,
+            kind=self.started.kind,
+            model=self.started.model,
+            submitted_at=self.started.submitted_at,
+            started_at=self.started.started_at,
+            trace=self.started.trace,
+            segment=self.segment,
+            usage=self.usage,
+            cost_usd=self.cost_usd,
+            model_requests=self.model_requests,
+            failed_requests=self.failed_requests,
+            tool_calls=self.tool_calls,
+            open_items=tuple(self.items.values()),
+            open_questions=tuple(self.questions.values()),
+            parked=self.parked,
+        )
+
+
+class _Fold:
+    """State of a thread while its lines go by."""
+
+    def __init__(self) -> None:
+        self._meta: SessionMeta | None = None
+        self._history: list[ModelItem] = []
+        self._window = 0
+        self._context: TurnContext | None = None
+        self._overrides: dict[str, Any] = {}
+        self._world: dict[str, Any] | None = None
+        self._turn: _TurnFold | None = None
+        self._summed = TokenUsage()
+        self._reported: TokenCount | None = None
+        self._last_usage: TokenUsage | None = None
+        self._next = 0
+        self._closed = False
+
+    def add(self, line: RolloutLine) -> None:
+        self._next = line.ordinal + 1
+        match line:
+            case SessionMetaLine():
+                self._meta = line.payload
+            case TurnContextLine():
+                self._context = line.payload
+                self._overrides = {}
+            case ResponseItemLine():
+                self._history.append(line.payload)
+                if self._turn is not None and isinstance(line.payload, ToolCall):
+                    self._turn.tool_calls += 1
+            case CompactedLine():
+                self._history = list(line.payload.replacement_history)
+                self._window = line.payload.window_number
+                # The model has lost what it was told: the surroundings count as untold until they are recorded again.
+                self._world = None
+            case WorldStateLine():
+                known = {} if line.payload.full or self._world is None else self._world
+                self._world = known | line.payload.state
+            case ModelRequestLine():
+                self._summed = add_usage(self._summed, line.payload.usage)
+                if line.payload.usage is not None and line.payload.error is None:
+                    self._last_usage = line.payload.usage
+                if self._turn is not None:
+                    self._turn.request(line.payload)
+            case EventMsgLine():
+                self._event(line.payload, line.turn_id)
+            case _:
+                pass
+
+    def _event(self, msg: DurableMsg, turn_id: str | None) -> None:
+        match msg:
+            case TurnStarted() if turn_id is not None:
+                self._turn = _TurnFold(turn_id, msg)
+            case TurnCompleted() | TurnInterrupted() | TurnFailed():
+                if self._turn is not None and turn_id in (None, self._turn.turn_id):
+                    self._turn = None
+            case TokenCount():
+                self._reported = msg
+            case ThreadSettingsApplied():
+                self._overrides |= msg.overrides.model_dump(exclude_none=True)
+            case ThreadClosed():
+                self._closed = True
+            case _ if self._turn is not None:
+                self._turn_event(self._turn, msg)
+            case _:
+                pass
+
+    def _turn_event(self, turn: _TurnFold, msg: DurableMsg) -> None:
+        match msg:
+            case TurnRecovered():
+                turn.segment = msg.segment
+                turn.parked = None
+            case TurnParked():
+                turn.parked = msg
+            case ItemStarted():
+                turn.items[msg.item.id] = msg.item
+            case ItemCompleted():
+                turn.items.pop(msg.item.id, None)
+            case ExecApprovalRequest() | PatchApprovalRequest():
+                turn.questions[msg.approval_id] = msg
+            case RequestUserInput():
+                turn.questions[msg.request_id] = msg
+            case RequestResolved():
+                turn.questions.pop(msg.request_id, None)
+            case _:
+                pass
+
+    def result(self) -> RestoredThread:
+        answered = {item.call_id for item in self._history if isinstance(item, FunctionCallOutput | CustomToolCallOutput)}
+        reported = self._reported
+        return RestoredThread(
+            meta=self._meta,
+            history=tuple(self._history),
+            window_number=self._window,
+            turn_context=self._context,
+            overrides=TurnOverrides.model_validate(self._overrides),
+            world_state=self._world,
+            open_calls=tuple(item for item in self._history if isinstance(item, ToolCall) and item.call_id not in answered),
+            turn=self._turn.result() if self._turn is not None else None,
+            usage=reported.total if reported is not None else self._summed,
+            last_usage=self._last_usage or (reported.last if reported is not None else None),
+            cost_usd=reported.cost_usd if reported is not None else None,
+            next_ordinal=self._next,
+            closed=self._closed,
+        )
