@@ -7,7 +7,14 @@ from contextlib import aclosing
 
 import httpx
 
-from patchyard.protocol.events import Event
+from patchyard.protocol.events import (
+    AgentMessageDelta,
+    Event,
+    ExecOutputDelta,
+    ItemCompleted,
+    ReasoningDelta,
+    ToolCallInputDelta,
+)
 from patchyard.protocol.service import StreamEnd
 
 from ._sse import Frame, frames
@@ -16,6 +23,41 @@ from .errors import PatchyardError, RequestRefused, StreamLost
 
 SILENT_FOR_S = 50.0
 """A stream without a byte for so long is dead: the service sends a heartbeat every 15 s."""
+
+
+class LiveTexts:
+    """Texts that are being typed. On a new connection the first delta of an open one carries it so far: only the rest is new."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+        self._repeated: set[str] = set()
+
+    def reconnect(self) -> None:
+        """The next delta of each open text repeats it."""
+        self._repeated = set(self._seen)
+
+    def note(self, event: Event) -> None:
+        """A durable event; an item that is complete has no open texts any more."""
+        if isinstance(event.msg, ItemCompleted):
+            done = [key for key in self._seen if key.endswith(f" {event.msg.item.id}")]
+            for key in done:
+                del self._seen[key]
+
+    def unseen(self, event: Event) -> Event | None:
+        """The live event without the text that was passed on before; None: nothing is left of it."""
+        msg = event.msg
+        if not isinstance(msg, AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta):
+            return event
+        key = f"{msg.type} {msg.item_id}"
+        seen = self._seen.get(key, "")
+        delta = msg.delta
+        if key in self._repeated:
+            self._repeated.discard(key)
+            delta = delta.removeprefix(seen)
+        self._seen[key] = seen + delta
+        if delta == msg.delta:
+            return event
+        return event.model_copy(update={"msg": msg.model_copy(update={"delta": delta})}) if delta else None
 
 
 class EventFeed:
@@ -27,6 +69,7 @@ class EventFeed:
         self._last = after
         self._until = until
         self._reconnect_for_s = reconnect_for_s
+        self._texts = LiveTexts()
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """The events, durable ones each exactly once and in order. StreamLost when the service stays away."""
@@ -42,8 +85,8 @@ class EventFeed:
                             if StreamEnd.model_validate_json(frame.data).reason == "turn_end":
                                 return
                             break
-                        event = Event.model_validate_json(frame.data)
-                        if self._is_new(event):
+                        event = self._unseen(Event.model_validate_json(frame.data))
+                        if event is not None:
                             yield event
             except httpx.TransportError as error:
                 cause = error
@@ -51,6 +94,7 @@ class EventFeed:
                 if not error.retryable:
                     raise
                 cause = error
+            self._texts.reconnect()
             broken_since = broken_since or time.monotonic()
             failures += 1
             if time.monotonic() - broken_since > self._reconnect_for_s:
@@ -68,13 +112,15 @@ class EventFeed:
             async for frame in frames(response.aiter_raw()):
                 yield frame
 
-    def _is_new(self, event: Event) -> bool:
+    def _unseen(self, event: Event) -> Event | None:
+        """The event, or what of it is new; None: nothing."""
         if event.ordinal is None:
-            return True
+            return self._texts.unseen(event)
         if self._last is not None and event.ordinal <= self._last:
-            return False
+            return None
         self._last = event.ordinal
-        return True
+        self._texts.note(event)
+        return event
 
     def _lost(self, cause: Exception | None) -> PatchyardError:
         reason = connection_failed(self._transport.base_url, cause).message if cause else "The service ended the stream."
