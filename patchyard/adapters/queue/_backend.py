@@ -21,6 +21,13 @@ class StreamEntry(NamedTuple):
     fields: Mapping[bytes, bytes]
 
 
+class StreamBounds(NamedTuple):
+    """Ids of a stream's oldest and newest entry; "0-0" when it is empty."""
+
+    oldest: str
+    newest: str
+
+
 class Backend(Protocol):
     """Runs the queue's scripts. All raise QueueUnavailable."""
 
@@ -34,8 +41,8 @@ class Backend(Protocol):
         """Entries of a stream after an id, waiting up to `block_ms` for the first one."""
         ...
 
-    async def last_id(self, name: str) -> str:
-        """Id of a stream's newest entry; "0-0" when it is empty."""
+    async def bounds(self, name: str) -> StreamBounds:
+        """Where a stream begins and ends now."""
         ...
 
     async def server_facts(self) -> Mapping[str, str]:

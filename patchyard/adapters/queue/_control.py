@@ -22,7 +22,7 @@ class ControlReader:
         while True:
             try:
                 if position is None:
-                    position = await self._core.backend.last_id(self._stream)
+                    position = (await self._core.backend.bounds(self._stream)).newest
                     self._wake_all()
                 for entry in await self._core.backend.read_stream(self._stream, position, count=500, block_ms=READ_BLOCK_MS):
                     position = entry.id

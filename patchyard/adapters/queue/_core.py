@@ -199,7 +199,11 @@ class QueueCore:
 
     async def fire_position(self) -> str:
         """Id of the firehose's newest entry."""
-        return await self.backend.last_id("fire")
+        return (await self.backend.bounds("fire")).newest
+
+    async def fire_oldest(self) -> str:
+        """Id of the firehose's oldest entry: a reader whose position is older has missed something."""
+        return (await self.backend.bounds("fire")).oldest
 
     async def read_fire(self, after_id: str) -> Sequence[FireEntry]:
         """The firehose after an id; waits up to 2 s for news."""

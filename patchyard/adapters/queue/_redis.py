@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from ._backend import Reply, ScriptName, StreamEntry, key_prefix
+from ._backend import Reply, ScriptName, StreamBounds, StreamEntry, key_prefix
 from .errors import QueueUnavailable
 
 SOCKET_TIMEOUT_S = 5.0
@@ -64,13 +64,14 @@ class RedisBackend:
         entries = next(iter(reply.values()))[0] if isinstance(reply, dict) else reply[0][1]
         return [StreamEntry(entry_id.decode(), fields) for entry_id, fields in entries]
 
-    async def last_id(self, name: str) -> str:
+    async def bounds(self, name: str) -> StreamBounds:
         """See Backend."""
         try:
-            newest = await _execute(self._once, "XREVRANGE", self._prefix + name, "+", "-", "COUNT", 1)
+            oldest = await _execute(self._redis, "XRANGE", self._prefix + name, "-", "+", "COUNT", 1)
+            newest = await _execute(self._redis, "XREVRANGE", self._prefix + name, "+", "-", "COUNT", 1)
         except (RedisError, OSError) as error:
             raise _outage(error) from error
-        return newest[0][0].decode() if newest else "0-0"
+        return StreamBounds(*(entries[0][0].decode() if entries else "0-0" for entries in (oldest, newest)))
 
     async def server_facts(self) -> Mapping[str, str]:
         """See Backend. Settings that this user may not read are left out."""

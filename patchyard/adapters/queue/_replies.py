@@ -85,6 +85,8 @@ def snapshot_of(reply: Reply) -> Snapshot:
         trimmed_through=_trimmed(fields),
         next_ordinal=int(fields.get("next", "0")),
         complete=bool(reply[3]),
+        closed=fields.get("status") == ThreadStatus.CLOSED,
+        position=fields.get("position", "0-0"),
         open_texts=[_open_text(part) for part in reply[4]],
     )
 

@@ -166,6 +166,10 @@ class Snapshot:
     complete: bool
     """True: `lines` reaches the newest record, and `open_texts` belongs to that moment."""
     open_texts: Sequence[OpenText]
+    closed: bool
+    """Whether the thread was closed."""
+    position: str
+    """Newest entry of the firehose at that moment: what came before it is in here."""
 
 
 @dataclass(frozen=True)

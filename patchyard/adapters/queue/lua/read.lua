@@ -15,13 +15,15 @@ end
 if a.what == 'lines' then return { 'OK', lines() } end
 
 if a.what == 'snapshot' then
-  local h = st(t, 'tenant', 'trimmed', 'next')
+  local h = st(t, 'tenant', 'trimmed', 'next', 'status')
+  local newest = call('XREVRANGE', P .. 'fire', '+', '-', 'COUNT', 1)
   local page, open, complete = lines(), {}, 1
   if #page == a.limit then complete = 0 end
   local live = key('live', t)
   local flat = complete == 1 and call('HGETALL', live) or {}
   for i = 1, #flat, 2 do open[#open + 1] = { flat[i], flat[i + 1], call('GET', live .. ':' .. flat[i]) or '' } end
-  return { 'OK', page, { 'tenant', h[1] or '', 'trimmed', h[2] or '-1', 'next', h[3] or '0' }, complete, open }
+  return { 'OK', page, { 'tenant', h[1] or '', 'trimmed', h[2] or '-1', 'next', h[3] or '0', 'status', h[4] or 'idle',
+    'position', newest[1] and newest[1][1] or '0-0' }, complete, open }
 end
 
 local found = {}
