@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -14,7 +15,7 @@ from .deps import Deps, build
 from .guard import Guard
 from .routes import artefacts, health, service, tasks, threads
 
-_REFUSALS = {
+_REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": text, "content": {errors.PROBLEM_TYPE: {}}}
     for status, text in {
         "4XX": "Refused; `code` says why and `detail` what to do.",
@@ -42,7 +43,7 @@ def create_app(settings: Settings | None = None, *, deps: Deps | None = None) ->
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        responses=dict(_REFUSALS),
+        responses=_REFUSALS,
     )
     app.state.deps = parts
     for router in (health.router, service.router, tasks.router, threads.router, artefacts.router):

@@ -7,7 +7,16 @@ from patchyard.adapters.catalog import Catalog, CatalogError, ProjectionGap
 from patchyard.adapters.queue import QueueCore, QueueError, ThreadRegistration, ThreadState
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.ids import new_id
-from patchyard.protocol.ops import Interrupt, NotSubmitted, Op, Submission, SubmissionReceipt, TextInput, TraceContext, TurnInput
+from patchyard.protocol.ops import (
+    Interrupt,
+    NotSubmitted,
+    Op,
+    Submission,
+    SubmissionReceipt,
+    TextInput,
+    TraceContext,
+    TurnInput,
+)
 from patchyard.protocol.tasks import (
     ArchiveSource,
     GitSource,

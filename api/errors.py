@@ -147,13 +147,13 @@ def answer_for(request: Request, error: Exception) -> Response:
             log.warning("request %s: %s: %s", request_id, failure.info.code, failure.info.message)
         return problem(failure.info, request_id=request_id, retry_after_s=failure.retry_after_s)
     log.error("request %s failed", request_id, exc_info=error)
-    info = ErrorInfo.of(ErrorCode.INTERNAL, f"The server made a mistake. Try again; if it stays, report request id {request_id}.")
+    info = ErrorInfo.of(ErrorCode.INTERNAL, f"The server made a mistake. Try again; if it stays, report request {request_id}.")
     return problem(info, request_id=request_id)
 
 
 def _http_problem(error: HTTPException, request_id: str) -> Response:
     if error.status_code == 404:
-        info = ErrorInfo.of(ErrorCode.NOT_FOUND, "There is nothing at this address. The API's paths are listed at /openapi.json.")
+        info = ErrorInfo.of(ErrorCode.NOT_FOUND, "There is nothing at this address; /openapi.json lists what there is.")
     elif error.status_code == 405:
         info = ErrorInfo.of(ErrorCode.INVALID_REQUEST, "This address does not take this method. See /openapi.json.")
     else:

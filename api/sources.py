@@ -47,7 +47,7 @@ async def _check_git(url: str, caller: Caller) -> None:
         await asyncio.to_thread(_check_folder, url)
         return
     parts = urlsplit(url)
-    if url.startswith("-") or not (parts.scheme in _REMOTE and parts.hostname or _SCP_LIKE.match(url)):
+    if url.startswith("-") or not ((parts.scheme in _REMOTE and parts.hostname) or _SCP_LIKE.match(url)):
         raise refuse(
             ErrorCode.REPOSITORY_NOT_ALLOWED,
             f"{url[:200]!r} can't be used: repositories are https:// or ssh:// URLs, user@host:path, or absolute local paths.",
@@ -76,5 +76,6 @@ async def _check_artefact(store: ObjectStore, caller: Caller, artefact_id: str, 
         await store.get_range(artefact_key(caller.tenant_id, artefact_id), 0, 1)
     except ObjectMissing:
         raise refuse(
-            ErrorCode.NOT_FOUND, f"{field}: there is no artefact {artefact_id[:100]!r}. Upload it with POST /v1/artefacts first."
+            ErrorCode.NOT_FOUND,
+            f"{field}: there is no artefact {artefact_id[:100]!r}. Upload it with POST /v1/artefacts first.",
         ) from None

@@ -1,4 +1,4 @@
-"""W3C trace context of a request: the client's trace id is kept, else a new trace begins. The one place that makes trace ids."""
+"""W3C trace context of a request: the client's trace id is kept, else a new trace begins. Nothing else makes trace ids."""
 
 import re
 import secrets

@@ -1,6 +1,7 @@
 """Tasks."""
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
@@ -15,7 +16,7 @@ from api.tracing import submission_trace
 from api.watching import Until
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.tasks import TaskCreateRequest, TaskCreateResponse, TaskListResponse, TaskStatus, TaskView
-from patchyard.rollout import build_trace, decode_line
+from patchyard.rollout import TraceTree, build_trace, decode_line
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
 
@@ -107,15 +108,13 @@ async def rollout(request: Request, task_id: str, caller: Authenticated) -> Resp
 
 
 @router.get("/{task_id}/trace", summary="The task's span tree")
-async def trace(request: Request, task_id: str, caller: Authenticated) -> dict[str, Any]:
+async def trace(request: Request, task_id: str, caller: Authenticated) -> TraceTree:
     """Queue wait, model requests, commands, verification, rebuilt from the record: no collector is needed."""
     deps = deps_of(request)
     task = await deps.catalog.get_task(caller.tenant_id, task_id)
     lines = [decode_line(line.json) async for line in deps.records.lines(caller.tenant_id, task.thread_id)]
-    return {"task_id": task.id, "trace_id": task.trace_id, "spans": build_trace(lines)}
+    return replace(build_trace(lines), task_id=task.id, thread_id=task.thread_id, trace_id=task.trace_id)
 
 
 def _json(body: str, *, status_code: int = 200) -> Response:
     return Response(body, status_code=status_code, media_type="application/json")
-
-

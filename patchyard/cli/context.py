@@ -62,7 +62,9 @@ def ensure_service(of: Settings, *, may_start: bool) -> None:
     if of.api_url is not None:
         raise CliError(f"No Patchyard service answers at {of.api_url}.", remedy="Check PATCHYARD_API_URL and that service.")
     if not may_start:
-        raise CliError("No Patchyard service is running.", remedy="Start it with `patchyard up --detach`, or leave out --no-start.")
+        raise CliError(
+            "No Patchyard service is running.", remedy="Start it with `patchyard up --detach`, or leave out --no-start."
+        )
     notice("No service is running: starting one (as `patchyard up --detach` does) …")
     ready = start_detached(of, workers=None)
     notice(f"The service is up at {ready.url}; `patchyard down` stops it.")
@@ -72,7 +74,9 @@ def _wait_until_started(home: ServiceHome) -> None:
     deadline = time.monotonic() + _STARTING_S
     while home.is_locked() and home.state() is None:
         if time.monotonic() > deadline:
-            raise CliError("The service is starting and does not become ready.", remedy=f"Look at {home.log_file('supervisor')}.")
+            raise CliError(
+                "The service is starting and does not become ready.", remedy=f"Look at {home.log_file('supervisor')}."
+            )
         time.sleep(0.1)
 
 
@@ -94,6 +98,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 # --- output -------------------------------------------------------------------------------------
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: command lines to copy."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def stdout() -> Console:

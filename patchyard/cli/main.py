@@ -10,29 +10,34 @@ from patchyard.cli.commands.records import rollout, tail, trace
 from patchyard.cli.commands.replay import replay
 from patchyard.cli.commands.service import doctor, down, status, up
 from patchyard.cli.commands.tasks import tasks
-from patchyard.cli.context import stderr
+from patchyard.cli.context import examples, stderr
 from patchyard.cli.errors import CliError, ExitCode
 from patchyard.cli.services.supervisor import own_version
 from patchyard.client import InvalidRequest, PatchyardError, Unauthorized
 
-_HELP = """Patchyard runs coding agents in ephemeral containers and gives you verified patches.
-
-\b
-Examples:
-  patchyard fix . --issue "parse() crashes on an empty file" --verify "pytest -q"
-  patchyard fix https://example.org/repo.git --base v1.2 --issue @issue.md --output fix.patch
-  patchyard exec "Which module parses the configuration?"
-  patchyard tasks list
-"""
+_EXAMPLES = examples(
+    'patchyard fix . --issue "parse() crashes on an empty file" --verify "pytest -q"',
+    "patchyard fix https://example.org/repo.git --base v1.2 --issue @issue.md --output fix.patch",
+    'patchyard exec "Which module parses the configuration?"',
+    "patchyard tasks list",
+)
 
 
-@click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _InOrder(click.Group):
+    """Lists commands in the order of a day's work, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click.Group.list_commands."""
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(own_version(), message="patchyard %(version)s")
 def cli() -> None:
-    """Patchyard."""
+    """Run coding agents in ephemeral containers and get verified patches."""
 
 
-for _command in (up, down, status, doctor, fix, exec_command, tasks, tail, rollout, trace, replay):
+for _command in (fix, exec_command, tasks, tail, trace, rollout, up, down, status, doctor, replay):
     cli.add_command(_command)
 
 

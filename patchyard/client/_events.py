@@ -63,7 +63,9 @@ class LiveTexts:
 class EventFeed:
     """Follows one event stream and takes it up again by Last-Event-ID after a break."""
 
-    def __init__(self, transport: Transport, path: str, *, after: int | None, until: str | None, reconnect_for_s: float) -> None:
+    def __init__(
+        self, transport: Transport, path: str, *, after: int | None, until: str | None, reconnect_for_s: float
+    ) -> None:
         self._transport = transport
         self._path = path
         self._last = after

@@ -51,7 +51,7 @@ class Transport:
         repeatable: bool | None = None,
         also_good: Sequence[int] = (),
     ) -> httpx.Response:
-        """A good answer, or PatchyardError. `repeatable` None: by the method. `also_good`: error statuses that are answers here."""
+        """A good answer, or PatchyardError. `repeatable` None: by the method. `also_good`: statuses that are answers too."""
         may_repeat = method in ("GET", "HEAD") if repeatable is None else repeatable
         headers = {"content-type": "application/json"} if json is not None else {}
         failures = 0
@@ -143,7 +143,8 @@ def connection_failed(base_url: httpx.URL, error: Exception) -> ConnectionFailed
 
 def backoff_s(failures: int) -> float:
     """Seconds before the next try: doubling, jittered, bounded."""
-    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (failures - 1)) * random.uniform(0.7, 1.3)  # noqa: S311 - spread, no secret
+    pause: float = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (failures - 1))
+    return pause * random.uniform(0.7, 1.3)  # noqa: S311 - spread, no secret
 
 
 def _clean(params: Mapping[str, Any] | None) -> dict[str, Any] | None:

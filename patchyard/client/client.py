@@ -38,7 +38,7 @@ RECONNECT_FOR_S = 60.0
 
 
 class PatchyardClient:
-    """A connection to one service. Use it as `async with`; one client serves many concurrent calls. All raise PatchyardError."""
+    """A connection to one service. Use it as `async with`, for any number of calls at once. All raise PatchyardError."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class PatchyardClient:
                 digest.update(content)
                 yield content
                 return
-            with content.open("rb") as file:  # noqa: ASYNC230 - local disk, one piece at a time
+            with content.open("rb") as file:
                 while piece := file.read(_CHUNK):
                     digest.update(piece)
                     yield piece
@@ -220,4 +220,3 @@ def _parse(model: type[M], response: httpx.Response) -> M:
 def _json(response: httpx.Response) -> dict[str, Any]:
     value = json.loads(response.content)
     return value if isinstance(value, dict) else {"data": value}
-

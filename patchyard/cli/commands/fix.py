@@ -1,5 +1,6 @@
 """`fix` and `exec`: submit a task and show it to its end."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +11,17 @@ import click
 from rich.console import Console
 
 from patchyard.cli.commands.options import read_stdin, run_options, sandbox_policy, text_or_file
-from patchyard.cli.context import base_url, ensure_service, json_option, notice, open_client, print_json, run, settings
+from patchyard.cli.context import (
+    base_url,
+    ensure_service,
+    examples,
+    json_option,
+    notice,
+    open_client,
+    print_json,
+    run,
+    settings,
+)
 from patchyard.cli.errors import CliError, ExitCode, UsageError
 from patchyard.cli.render.stream import StreamView
 from patchyard.cli.render.summary import print_summary
@@ -54,7 +65,14 @@ class Manner:
     """`exec`: stdout has only the answer, everything else goes to stderr."""
 
 
-@click.command()
+@click.command(
+    short_help="Fix an issue in a repository; get a verified patch.",
+    epilog=examples(
+        'patchyard fix . --issue "parse() crashes on an empty file" --verify "pytest -q"',
+        "patchyard fix https://example.org/repo.git --base v1.2 --issue @issue.md --output fix.patch",
+        'patchyard fix . --issue @issue.md --verify "pytest tests" --verify-overlay hidden-tests.tar',
+    ),
+)
 @click.argument("repo")
 @click.option("--issue", required=True, metavar="TEXT|@FILE|-", help="What is wrong: text, a file, or - for stdin.")
 @click.option("--base", default=None, metavar="REF", help="Commit, tag or branch to start from.  [default: HEAD]")
@@ -89,12 +107,6 @@ def fix(
     """Let an agent fix an issue in REPO (a folder or a URL); the result is a patch, verified if --verify is given.
 
     Exit codes: 0 done and verified, 1 failed, 2 usage, 3 budget used up, 4 verification failed, 130 interrupted.
-
-    \b
-    Examples:
-      patchyard fix . --issue "parse() crashes on an empty file" --verify "pytest -q"
-      patchyard fix https://example.org/repo.git --base v1.2 --issue @issue.md --output fix.patch
-      patchyard fix . --issue @issue.md --verify "pytest tests" --verify-overlay hidden-tests.tar
     """
     if verify_overlay is not None and verify is None:
         raise UsageError("--verify-overlay needs --verify.", remedy="Say which command checks the patch.")
@@ -115,7 +127,15 @@ def fix(
     return _run_job(job, Manner(as_json=as_json, no_start=no_start, no_wait=no_wait, detach=detach, output=output))
 
 
-@click.command("exec")
+@click.command(
+    "exec",
+    short_help="Ask an agent about this folder.",
+    epilog=examples(
+        'patchyard exec "Which module parses the configuration?"',
+        "patchyard exec --no-repo - < question.md",
+        'patchyard exec --sandbox workspace-write "Add type hints to utils.py"',
+    ),
+)
 @click.argument("prompt", required=False)
 @click.option("-C", "--cd", "folder", default=None, metavar="REPO", help="Folder or URL.  [default: the current folder]")
 @click.option("--no-repo", is_flag=True, help="Start in an empty workspace.")
@@ -137,12 +157,6 @@ def exec_command(
 
     PROMPT is the question or order; `-`, or no PROMPT in a pipe, reads it from stdin.
     The agent sees the current folder's repository, read-only unless --sandbox says otherwise.
-
-    \b
-    Examples:
-      patchyard exec "Which module parses the configuration?"
-      git diff | patchyard exec --no-repo "Explain this change:" -
-      patchyard exec --sandbox workspace-write "Add type hints to utils.py"
     """
     job = Job(
         repo=None if no_repo else folder or run(_here()),
@@ -246,7 +260,7 @@ async def _write_patch(client: PatchyardClient, task: TaskView, output: Path | N
     if output is None or task.patch is None:
         return None
     try:
-        output.write_bytes(await client.patch(task.id))
+        await asyncio.to_thread(output.write_bytes, await client.patch(task.id))
     except NotFound:
         return None
     except OSError as error:

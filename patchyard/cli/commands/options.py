@@ -83,4 +83,3 @@ def _read(path: Path, option: str) -> str:
 def read_stdin() -> str:
     """All of stdin as text."""
     return sys.stdin.buffer.read().decode("utf-8", "replace")
-

@@ -5,26 +5,22 @@ from typing import Any
 
 import click
 
-from patchyard.cli.context import json_option, open_client, print_json, run, settings, stdout
+from patchyard.cli.context import examples, json_option, open_client, print_json, run, settings, stdout
 from patchyard.cli.errors import ExitCode
 from patchyard.cli.render.stream import StreamView
 from patchyard.cli.render.trace import trace_tree
 from patchyard.cli.running.watch import watch_task
 
 
-@click.command()
+@click.command(
+    short_help="Watch a task.", epilog=examples("patchyard tail TASK", "patchyard tail TASK --json | jq -r .msg.type")
+)
 @click.argument("task_id", metavar="TASK")
 @click.option("--after", type=click.IntRange(min=0), default=None, metavar="ORDINAL", help="Only what came after this record.")
 @click.option("--follow", is_flag=True, help="Go on after the turn's end, for follow-ups.")
 @json_option
 def tail(task_id: str, after: int | None, follow: bool, as_json: bool) -> int:
-    """Watch a task from its start to its end; Ctrl-C stops watching, not the task.
-
-    \b
-    Examples:
-      patchyard tail TASK
-      patchyard tail TASK --json | jq -r .msg.type
-    """
+    """Watch a task from its start to its end; Ctrl-C stops watching, not the task."""
 
     async def watch() -> bool:
         async with open_client(settings()) as client:
@@ -45,18 +41,15 @@ def tail(task_id: str, after: int | None, follow: bool, as_json: bool) -> int:
 
 @click.group()
 def rollout() -> None:
-    """The durable record of a task."""
+    """Read the durable record of a task."""
 
 
-@rollout.command("cat")
+@rollout.command(
+    "cat", epilog=examples("patchyard rollout cat TASK | jq -c 'select(.type == \"model_request\") | .payload.usage'")
+)
 @click.argument("task_id", metavar="TASK")
 def cat(task_id: str) -> None:
-    """Print a task's record as JSON lines.
-
-    \b
-    Example:
-      patchyard rollout cat TASK | jq -c 'select(.type == "model_request") | .payload.usage'
-    """
+    """Print a task's record as JSON lines."""
 
     async def copy() -> None:
         async with open_client(settings()) as client:
@@ -67,7 +60,7 @@ def cat(task_id: str) -> None:
     run(copy())
 
 
-@click.command()
+@click.command(short_help="Show where a task's time went.")
 @click.argument("task_id", metavar="TASK")
 @json_option
 def trace(task_id: str, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from patchyard.cli.context import base_url, json_option, notice, open_client, print_json, settings, stdout
+from patchyard.cli.context import base_url, examples, json_option, notice, open_client, print_json, settings, stdout
 from patchyard.cli.errors import AlreadyRunning, CliError, ExitCode
 from patchyard.cli.render.report import print_checks, print_components
 from patchyard.cli.services import background
@@ -22,21 +22,13 @@ _DEFAULT_WORKERS = 1
 """One process runs up to 200 turns at once; on a machine of its own, one per core is better."""
 
 
-@click.command()
+@click.command(epilog=examples("patchyard up --detach", "PATCHYARD_API_PORT=7500 patchyard up --workers 2"))
 @click.option("--detach", is_flag=True, help="Start in the background and return when everything is ready.")
-@click.option(
-    "--workers", type=click.IntRange(0, 256), default=None, help=f"Worker processes.  [default: {_DEFAULT_WORKERS}]"
-)
+@click.option("--workers", type=click.IntRange(0, 256), default=None, help=f"Worker processes.  [default: {_DEFAULT_WORKERS}]")
 @click.option("--ready-fd", type=int, default=None, hidden=True)
 @json_option
 def up(detach: bool, workers: int | None, ready_fd: int | None, as_json: bool) -> None:
-    """Start Redis, the API and the workers on this machine.
-
-    \b
-    Examples:
-      patchyard up --detach
-      PATCHYARD_API_PORT=7500 patchyard up --workers 2
-    """
+    """Start Redis, the API and the workers on this machine."""
     config = settings()
     if detach:
         _up_detached(config, workers, as_json)
@@ -80,7 +72,7 @@ def _say_ready(url: str, pid: int) -> None:
     stdout().print(f"Patchyard is up at {url} (pid {pid}).")
 
 
-@click.command()
+@click.command(short_help="Stop the service.")
 @json_option
 def down(as_json: bool) -> None:
     """Stop what `patchyard up` started. Waiting and running tasks go on at the next start."""
@@ -94,7 +86,7 @@ def down(as_json: bool) -> None:
         stdout().print(f"Nothing was running for {config.home}.")
 
 
-@click.command()
+@click.command(short_help="Show whether the service is ready.")
 @json_option
 def status(as_json: bool) -> int:
     """Show whether the service runs and whether its parts answer. Exit code 1 when it is not ready."""
@@ -132,7 +124,7 @@ async def _readiness(config: Settings) -> Readiness | None:
             return None
 
 
-@click.command()
+@click.command(short_help="Check what Patchyard needs, each with the remedy.")
 @json_option
 def doctor(as_json: bool) -> int:
     """Check what Patchyard needs: engine, Redis durability, store, model, image. Exit code 1 when a check fails."""
@@ -168,5 +160,3 @@ def _doctor_of_this_machine() -> DoctorReport:
             remedy="Is this a complete installation? `python -m workers.doctor` must work.",
             details=done.stderr.decode("utf-8", "replace")[-2000:],
         ) from error
-
-

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from patchyard.cli.context import json_option, open_client, print_json, run, settings, stdout
+from patchyard.cli.context import examples, json_option, open_client, print_json, run, settings, stdout
 from patchyard.cli.errors import ExitCode
 from patchyard.cli.render.report import print_task, print_tasks
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, PatchApproval
@@ -16,7 +16,7 @@ def tasks() -> None:
     """Look at tasks, cancel them, take their patches."""
 
 
-@tasks.command("list")
+@tasks.command("list", epilog=examples("patchyard tasks list --status failed", "patchyard tasks list --json | jq '.data[].id'"))
 @click.option("--status", type=click.Choice([str(status) for status in TaskStatus]), default=None, help="Only these.")
 @click.option("--repository", default=None, metavar="URL|PATH", help="Only tasks on this repository.")
 @click.option("--search", "query", default=None, metavar="TEXT", help="Only tasks whose title or instruction holds TEXT.")
@@ -26,13 +26,7 @@ def tasks() -> None:
 def list_tasks(
     status: str | None, repository: str | None, query: str | None, limit: int, cursor: str | None, as_json: bool
 ) -> None:
-    """List tasks, newest first.
-
-    \b
-    Examples:
-      patchyard tasks list --status failed
-      patchyard tasks list --json | jq '.data[].id'
-    """
+    """List tasks, newest first."""
 
     async def ask() -> TaskListResponse:
         async with open_client(settings()) as client:
@@ -89,15 +83,10 @@ def cancel_task(task_id: str, as_json: bool) -> None:
         stdout().print(f"Task {task.id} is being cancelled.", markup=False)
 
 
-@tasks.command("patch")
+@tasks.command("patch", epilog=examples("patchyard tasks patch TASK | git apply"))
 @click.argument("task_id", metavar="TASK")
 def patch(task_id: str) -> None:
-    """Print a task's patch.
-
-    \b
-    Example:
-      patchyard tasks patch TASK | git apply
-    """
+    """Print a task's patch."""
 
     async def ask() -> bytes:
         async with open_client(settings()) as client:

@@ -21,9 +21,7 @@ _PLAN_MARKS = {"completed": "✔", "in_progress": "▸", "pending": "·"}
 class StreamView:
     """Writes events to a console. Deltas are shown live on a terminal only; piped output has each message once, whole."""
 
-    def __init__(
-        self, console: Console, *, task_id: str, live: bool, messages: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, console: Console, *, task_id: str, live: bool, messages: Callable[[str], None] | None = None) -> None:
         self._console = console
         self._task_id = task_id
         self._live = live
@@ -241,13 +239,17 @@ class StreamView:
             case events.ErrorEvent():
                 self._line("✘", f"{msg.error.code}: {safe(msg.error.message)}", "red")
             case events.StreamError():
-                text = f"{one_line(msg.message, 200)}; try {msg.attempt + 1} of {msg.max_attempts} in {duration(msg.retry_in_ms)}"
+                text = (
+                    f"{one_line(msg.message, 200)}; try {msg.attempt + 1} of {msg.max_attempts} in {duration(msg.retry_in_ms)}"
+                )
                 self._line("!", text, "yellow")
             case events.OpRejected():
                 self._line("!", f"{msg.op} was refused: {safe(msg.message)}", "yellow")
             case events.HookCompleted():
                 if msg.outcome != "ok":
-                    self._line("!", f"hook {safe(msg.event)} {msg.outcome}: {one_line(msg.message or msg.command, 160)}", "yellow")
+                    self._line(
+                        "!", f"hook {safe(msg.event)} {msg.outcome}: {one_line(msg.message or msg.command, 160)}", "yellow"
+                    )
             case events.RequestResolved():
                 self._line("●", f"answered: {msg.decision}", "dim")
 

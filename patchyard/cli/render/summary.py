@@ -12,7 +12,6 @@ from .stream import usage_line
 from .text import duration, money, safe
 
 
-
 def print_summary(console: Console, task: TaskView, *, seconds: float, patch_file: Path | None) -> None:
     """Status, verified, patch, tokens, cost, time, and what to do next."""
     console.print()

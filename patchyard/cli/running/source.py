@@ -28,8 +28,8 @@ async def resolve_source(client: PatchyardClient, repo: str, *, service_url: str
     """The source that REPO names. UsageError: there is no such folder. Uploads when the service runs elsewhere."""
     if is_url(repo):
         return GitSource(url=repo)
-    path = Path(repo).expanduser().absolute()
-    if not path.is_dir():
+    path = local_path(repo)
+    if not await asyncio.to_thread(path.is_dir):
         raise UsageError(
             f"There is no folder {path}.",
             remedy="Name an existing folder, or a repository by its https:// or ssh:// URL.",
@@ -48,6 +48,11 @@ async def resolve_source(client: PatchyardClient, repo: str, *, service_url: str
 def is_url(repo: str) -> bool:
     """Whether it names a remote repository (`https://…`, `ssh://…`, `user@host:path`), not a folder."""
     return "://" in repo or bool(_SCP_LIKE.match(repo))
+
+
+def local_path(repo: str) -> Path:
+    """The folder that REPO names."""
+    return Path(repo).expanduser().absolute()
 
 
 async def _service_reads_our_disk(client: PatchyardClient, service_url: str) -> bool:
@@ -108,8 +113,12 @@ def _pack(path: Path, archive: Path) -> None:
         tar.add(path, arcname=".")
 
 
+def _is_archive(path: Path) -> bool:
+    return path.is_file() and tarfile.is_tarfile(path)
+
+
 async def upload_overlay(client: PatchyardClient, path: Path) -> str:
     """Upload a tar archive that the verification lays over the tree; its artefact id. UsageError: it is none."""
-    if not path.is_file() or not await asyncio.to_thread(tarfile.is_tarfile, path):
+    if not await asyncio.to_thread(_is_archive, path):
         raise UsageError(f"{path} is not a tar archive.", remedy="Make one: tar cf overlay.tar -C FOLDER .")
     return (await client.upload(path)).artefact_id

@@ -154,4 +154,4 @@ def _kill_group(pid: int) -> None:
 
 def report(text: str) -> None:
     """One line of the supervisor: on the terminal, or in its log when detached."""
-    print(f"{time.strftime('%H:%M:%S')} patchyard: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"{time.strftime('%H:%M:%S')} patchyard: {text}", file=sys.stderr, flush=True)
