@@ -39,9 +39,7 @@ _T = TypeVar("_T")
 class S3Store:
     """ObjectStore in a bucket. Credentials and region come from where AWS tools look for them (environment, profile, role)."""
 
-    def __init__(
-        self, bucket: str, *, prefix: str = "", endpoint_url: str | None = None, attempts: int = _ATTEMPTS
-    ) -> None:
+    def __init__(self, bucket: str, *, prefix: str = "", endpoint_url: str | None = None, attempts: int = _ATTEMPTS) -> None:
         self._bucket = bucket
         self._base = f"{check_key(prefix)}/" if prefix else ""
         self._endpoint_url = endpoint_url
