@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
 from patchyard.adapters.queue import CommittedLine, QueueCore
 from patchyard.adapters.streams import EventFrame, EventHub, HistoryUnavailable
