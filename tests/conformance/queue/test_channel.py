@@ -168,7 +168,9 @@ def test_with_more_to_do_the_worker_goes_on(backend: MakeBackend) -> None:
         async with kit(backend) as k:
             run = await k.running()
             compact = (await k.submit(run.thread, ops.Compact())).submission_id
-            late = (await k.submit(run.thread, ops.ExecApproval(approval_id="a", decision=ops.ApprovalDecision.ACCEPT))).admission
+            late = (
+                await k.submit(run.thread, ops.ExecApproval(approval_id="a", decision=ops.ApprovalDecision.ACCEPT))
+            ).admission
             assert late == ops.Applied()
             assert await run.channel.finish_turn([completed()], turn_id=run.turn)
             state = await k.core.thread_state(run.thread)
