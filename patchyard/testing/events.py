@@ -53,7 +53,10 @@ def sse(*parts: Event | Iterable[Event]) -> Sequence[Event]:
     """The events of one response, flattened; `created` and `completed` are added where they are missing."""
     events: list[Event] = []
     for part in parts:
-        events += [part] if isinstance(part, dict) else part
+        if isinstance(part, dict):
+            events.append(part)
+        else:
+            events.extend(part)
     kinds = [event.get("type") for event in events]
     if "response.created" not in kinds:
         events.insert(0, ev_created())
