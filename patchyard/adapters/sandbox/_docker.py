@@ -85,7 +85,7 @@ class DockerBoxes:
         response = await self._engine.call("POST", "/containers/create", body=config)
         if response.status == 201:
             return str(response.body["Id"])
-        if response.status == 404:
+        if response.status == 404 and "image" in response.message.lower():
             raise ImageMissing(spec.image)
         _log.warning("the engine refused to create a box: %s", response.message)
         if "bind source path" in response.message:
@@ -221,6 +221,11 @@ class DockerBoxes:
             findings.append(
                 Finding("the engine has no seccomp", "use a kernel and an engine with seccomp: boxes are refused without it")
             )
+        for limit, what in (("MemoryLimit", "memory"), ("PidsLimit", "processes")):
+            if not details.get(limit, True):
+                findings.append(
+                    Finding(f"the engine can't limit the {what} of a box", "delegate its cgroups to the engine (cgroup v2)")
+                )
         return EngineInfo(
             reachable=True,
             version=str(version.get("Version", "")),
