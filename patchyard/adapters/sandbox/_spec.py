@@ -11,6 +11,7 @@ from ._confinement import WORKSPACE, seccomp_profile
 from ._protected import examine
 
 LABEL_PREFIX = "patchyard."
+INSTALLATION_LABEL = "patchyard.installation"
 
 
 @dataclass(frozen=True)

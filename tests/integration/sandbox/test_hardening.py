@@ -61,7 +61,7 @@ def test_a_fork_bomb_and_a_memory_bomb_end_alone(backend: DockerBackend) -> None
     async def scenario() -> None:
         async with backend.open(pids=128) as box:
             bomb = await box.spawn(
-                request("sh", "-c", "b() { b | b & }; b; echo up; wait; sleep 100", limits=ExecLimits(wall_time_s=20))
+                request("sh", "-c", "echo up; b() { b | b & }; b; wait; sleep 100", limits=ExecLimits(wall_time_s=20))
             )
             await read_until(bomb, b"up")
             await bomb.kill()

@@ -16,7 +16,7 @@ from patchyard.agent.ports import SandboxError
 from patchyard.protocol.errors import ErrorCode
 from tests.conformance.sandbox_suite import read_until, refused, request, run, shell
 
-from .conftest import DOCKER_HOST, ROOT, WORKER, DockerBackend
+from .conftest import DOCKER_HOST, ROOT, WORKER, DockerBackend, engine_boxes
 
 pytestmark = pytest.mark.engine
 
@@ -29,7 +29,7 @@ from patchyard.protocol.policies import DangerFullAccess
 
 async def main():
     asked = json.loads(sys.argv[1])
-    boxes = DockerBoxes(asked["host"], concurrency=1)
+    boxes = DockerBoxes(asked["host"], concurrency=1, installation=asked["labels"]["worker"])
     labels = BoxLabels(**asked["labels"])
     spec = BoxSpec(image=asked["image"], labels=labels, policy=DangerFullAccess(), silence_s=asked["silence_s"])
     box = await boxes.start(spec)
@@ -63,7 +63,7 @@ class Worker:
 
         async def gone() -> None:
             async with asyncio.timeout(timeout_s):
-                boxes = DockerBoxes(DOCKER_HOST, concurrency=1)
+                boxes = engine_boxes()
                 await boxes._engine.call("POST", f"/containers/{container}/wait", query={"condition": "removed"})
 
         asyncio.run(gone())
@@ -137,7 +137,7 @@ def test_what_keeps_a_box_from_starting_is_said(backend: DockerBackend, tmp_path
 
 def test_info_knows_the_engine(backend: DockerBackend) -> None:
     async def scenario() -> None:
-        boxes = DockerBoxes(DOCKER_HOST, concurrency=1)
+        boxes = engine_boxes()
         info = await boxes.info()
         assert info.reachable
         assert info.version
@@ -152,7 +152,9 @@ def test_the_reaper_removes_what_nobody_owns(backend: DockerBackend) -> None:
     async def scenario() -> None:
         labels = replace(backend.spec.labels, worker=f"{WORKER}-dead", thread="orphan", lease_until_ms=17)
         flags = [flag for name, value in labels.as_labels().items() for flag in ("--label", f"{name}={value}")]
-        orphan = (await asyncio.to_thread(engine, "create", *flags, backend.spec.image)).strip()
+        ours, theirs = "patchyard.installation=" + WORKER, "patchyard.installation=another"
+        orphan = (await asyncio.to_thread(engine, "create", *flags, "--label", ours, backend.spec.image)).strip()
+        foreign = (await asyncio.to_thread(engine, "create", *flags, "--label", theirs, backend.spec.image)).strip()
         seen: list[BoxLabels] = []
 
         async def is_alive(owner: BoxLabels) -> bool:
@@ -160,19 +162,20 @@ def test_the_reaper_removes_what_nobody_owns(backend: DockerBackend) -> None:
             return owner.worker != f"{WORKER}-dead"
 
         async with backend.open() as box:
-            boxes = DockerBoxes(DOCKER_HOST, concurrency=1)
+            boxes = engine_boxes()
             assert await boxes.reap(is_alive) == (orphan,)
             assert labels in seen
             assert backend.spec.labels in seen
             assert await boxes.reap(is_alive) == ()
             assert (await run(box, "true")).status.code == 0
+        assert foreign in await asyncio.to_thread(engine, "rm", foreign)
 
     asyncio.run(scenario())
 
 
 def test_a_cancelled_start_leaves_nothing(backend: DockerBackend) -> None:
     async def scenario() -> None:
-        boxes = DockerBoxes(DOCKER_HOST, concurrency=4)
+        boxes = engine_boxes(concurrency=4)
         starts = [asyncio.create_task(boxes.start(backend.spec)) for _ in range(4)]
         await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
         for start in starts:
@@ -206,7 +209,7 @@ def test_a_set_up_makes_an_image_without_its_secrets(backend: DockerBackend, tmp
     )
 
     async def scenario() -> None:
-        boxes = DockerBoxes(DOCKER_HOST, concurrency=1)
+        boxes = engine_boxes()
         output: list[bytes] = []
         derived = await boxes.run_setup(spec, on_output=output.append)
         try:
@@ -233,7 +236,7 @@ def test_a_set_up_makes_an_image_without_its_secrets(backend: DockerBackend, tmp
 
 def test_a_set_up_that_fails_shows_the_end_of_its_output(backend: DockerBackend) -> None:
     async def scenario() -> None:
-        boxes = DockerBoxes(DOCKER_HOST, concurrency=1)
+        boxes = engine_boxes()
         with pytest.raises(SetupFailed, match=r"exit code 9(.|\n)*no such package"):
             await boxes.run_setup(setup_spec(backend, "echo no such package; exit 9"), on_output=lambda _: None)
         with pytest.raises(SetupFailed, match="took longer"):
@@ -252,7 +255,7 @@ def test_a_set_up_installs_from_a_package_index(backend: DockerBackend) -> None:
     )
 
     async def scenario() -> None:
-        boxes = DockerBoxes(DOCKER_HOST, concurrency=1)
+        boxes = engine_boxes()
         output: list[bytes] = []
         derived = await boxes.run_setup(spec, on_output=output.append)
         try:
