@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from patchyard.adapters.workspace import BOX_PATH, WORKSPACE
+from patchyard.adapters.workspace import WORKSPACE
 from patchyard.agent.ports import ExecLimits, ExitStatus, Sandbox, SandboxExecRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.policies import DangerFullAccess
@@ -17,8 +17,7 @@ TAIL_CHARS = 4000
 """Of the output in the event."""
 FEEDBACK_CHARS = 12_000
 """Of the output that is shown to the model."""
-_ENV = {
-    "PATH": BOX_PATH,
+_ENV = {  # the search path is the image's own
     "HOME": "/tmp",  # noqa: S108 - inside the box
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
