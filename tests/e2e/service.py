@@ -178,9 +178,7 @@ class Service:
 
     async def submit(self, thread_id: str, op: Op) -> SubmissionReceipt:
         return await self.queue.submit(
-            Submission(
-                id=new_id(), tenant_id="default", thread_id=thread_id, op=op, submitted_at=time.time_ns() // 1_000_000
-            )
+            Submission(id=new_id(), tenant_id="default", thread_id=thread_id, op=op, submitted_at=time.time_ns() // 1_000_000)
         )
 
     async def artefact(self, patch: PatchSummary) -> bytes:
