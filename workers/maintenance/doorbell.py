@@ -9,7 +9,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from patchyard.settings import Settings
-from workers.broker import RUN_NEXT_TURN, TURNS, configuration
+from workers.broker import KEY_PREFIX, RUN_NEXT_TURN, TURNS, configuration
 
 T = TypeVar("T")
 
@@ -89,14 +89,14 @@ class Doorbell:
         redis = self._channel().client
         if redis.set(_LEADER, worker_id, nx=True, px=ttl_ms):
             return True
-        if redis.get(_LEADER) not in (worker_id, worker_id.encode()):
+        if not _is_mine(redis, worker_id):
             return False
         redis.set(_LEADER, worker_id, xx=True, px=ttl_ms)
         return True
 
     def _step_down(self, worker_id: str) -> None:
         redis = self._channel().client
-        if redis.get(_LEADER) in (worker_id, worker_id.encode()):
+        if _is_mine(redis, worker_id):
             redis.delete(_LEADER)
 
     def _disconnect(self) -> None:
@@ -104,3 +104,9 @@ class Doorbell:
             self._connection.release()
         if self._app is not None:
             self._app.close()
+
+
+def _is_mine(redis: Any, worker_id: str) -> bool:
+    # kombu puts its prefix before the keys of SET and DEL, but not of GET.
+    held = redis.get(f"{KEY_PREFIX}{_LEADER}") or redis.get(_LEADER)
+    return held in (worker_id, worker_id.encode())

@@ -17,7 +17,7 @@ TAIL_CHARS = 4000
 """Of the output in the event."""
 FEEDBACK_CHARS = 12_000
 """Of the output that is shown to the model."""
-_ENV = {  # PATH is the image's own: its virtual environment comes first
+_ENV = {  # the search path is the image's own
     "HOME": "/tmp",  # noqa: S108 - inside the box
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import stat
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +84,7 @@ class Trash:
             path.rename(target)
         except FileNotFoundError:
             return
-        task = asyncio.ensure_future(asyncio.to_thread(delete_tree, target))
+        task = asyncio.ensure_future(_in_background(target))
         self._emptying.add(task)
         task.add_done_callback(self._emptying.discard)
 
@@ -91,12 +92,26 @@ class Trash:
         """Delete what lies here, also from earlier processes; returns how many folders."""
         entries = list(self._folder.iterdir()) if self._folder.is_dir() else []
         for entry in entries:
-            await asyncio.to_thread(delete_tree, entry)
+            await _in_background(entry)
         return len(entries)
 
     async def settle(self) -> None:
         """Wait until all that was thrown away is deleted."""
         await asyncio.gather(*self._emptying, return_exceptions=True)
+
+
+async def _in_background(path: Path) -> None:
+    """Delete on a thread that a process which has to go does not wait for: a large tree takes minutes on some disks."""
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def work() -> None:
+        delete_tree(path)
+        with contextlib.suppress(RuntimeError):  # the loop is gone already
+            loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=work, name="workspace-trash", daemon=True).start()
+    await done.wait()
 
 
 def delete_tree(path: Path) -> None:
