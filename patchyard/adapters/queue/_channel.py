@@ -214,7 +214,7 @@ class QueueThreadChannel:
             case "READY" | "PARKED":
                 self._finish(LeaseReleased)
             case "MORE":
-                self._inbox = deque(entry for entry in self._inbox if entry.turn_id != turn_id)
+                self._inbox = deque(e for e in self._inbox if turn_id not in (e.turn_id, e.submission.id))
                 self._wake.set()
             case _:
                 if consumed:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _THREADS = 16
 """Requests at once; each thread waits for the network, and as many connections are kept."""
+_ATTEMPTS = 5
+"""Tries of one request, with growing pauses: about ten seconds until a dead server is told."""
 _PART = 8 << 20
 """Bytes of one part of a multipart upload; at most two parts are in memory. S3 allows 10,000 parts: 80 GB."""
 _DELETE_AT_ONCE = 1000
@@ -37,10 +39,11 @@ _T = TypeVar("_T")
 class S3Store:
     """ObjectStore in a bucket. Credentials and region come from where AWS tools look for them (environment, profile, role)."""
 
-    def __init__(self, bucket: str, *, prefix: str = "", endpoint_url: str | None = None) -> None:
+    def __init__(self, bucket: str, *, prefix: str = "", endpoint_url: str | None = None, attempts: int = _ATTEMPTS) -> None:
         self._bucket = bucket
         self._base = f"{check_key(prefix)}/" if prefix else ""
         self._endpoint_url = endpoint_url
+        self._attempts = attempts
         self._executor = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="s3")
         self._client: S3Client | None = None
         self._client_lock = asyncio.Lock()
@@ -144,7 +147,7 @@ class S3Store:
             max_pool_connections=_THREADS,
             connect_timeout=5,
             read_timeout=30,
-            retries={"mode": "standard", "total_max_attempts": 5},
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
             # Servers that only resemble S3 know neither the newer checksums nor bucket names as host names.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
@@ -253,7 +256,9 @@ async def _chained(first: bytes, second: bytes, rest: AsyncIterator[bytes]) -> A
 
 
 def _slice(data: bytes, content_range: str | None, key: str) -> ObjectSlice:
-    # "bytes 5-9/20"; a server that ignores the range sends the whole object without it.
+    # "bytes 5-9/20"; an empty object has no range, and a server that ignores ranges sends the whole object without it.
+    if content_range is None and not data:
+        return ObjectSlice(b"", 0, 0)
     if content_range is None:
         raise StoreUnavailable(f"The server ignored the byte range for {key!r}. It must support Range requests.")
     span, _, size = content_range.removeprefix("bytes ").partition("/")

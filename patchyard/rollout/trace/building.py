@@ -207,8 +207,8 @@ class _Builder:
             case PatchProduced():
                 patch = msg.patch
                 parent.event("patch", at, files=patch.files, insertions=patch.insertions, deletions=patch.deletions)
-            case TaskStatusChanged():
-                parent.event(f"task {msg.status.value}", at, reason=msg.reason)
+            case TaskStatusChanged() if self._root is not None:
+                self._root.event(f"task {msg.status.value}", at, reason=msg.reason)
             case _:
                 pass
 

@@ -150,7 +150,7 @@ local function publish(thread, fence, e, head, text)
   else
     call('XADD', P .. 'fire', 'MAXLEN', '~', FIRE_LENGTH, '*', 't', thread, 'f', fence, 'k', e.k, 'o', int(e.o), 'h', head, 'x', text)
     local stored = live .. ':' .. e.k
-    if e.r or e.o == 0 then
+    if e.r or e.o == 0 or call('EXISTS', stored) == 0 then
       call('HSET', live, e.k, fence .. ' ' .. int(e.o) .. ' ' .. head)
       call('SET', stored, text)
     else
