@@ -51,6 +51,8 @@ def service(home: Path, model_url: str, **settings: str) -> Iterator[dict[str, s
         "SANDBOX_IMAGE": sandbox_image(),
         **settings,
     }
+    if "SSL_CERT_FILE" in os.environ:  # a machine behind a proxy with a certificate of its own: the set-up phase needs it too
+        own["SETUP_CA_FILE"] = os.environ["SSL_CERT_FILE"]
     env = {**os.environ, **{f"PATCHYARD_{name}": value for name, value in own.items()}}
     subprocess.run([PATCHYARD, "up", "--detach"], env=env, check=True, stdin=subprocess.DEVNULL)
     try:
