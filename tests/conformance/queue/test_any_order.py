@@ -268,7 +268,7 @@ async def run(backend: Backend, history: list[Action], expire: Any) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@example(["input", "claim", "interrupt"], closes=True)
+@example(["input", "claim", "interrupt"], True)
 @given(HISTORIES, st.booleans())
 def test_promises_hold_in_memory(history: list[Action], closes: bool) -> None:
     backend = MemoryBackend()
