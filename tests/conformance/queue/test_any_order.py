@@ -124,10 +124,10 @@ class World:
         dropped: list[str] = []
         while not await channel.finish_turn([interrupted(*dropped), *ending], turn_id=turn, consumed=[submission.id, *dropped]):
             await channel._fetch()
-            while channel._inbox:
-                late = channel._inbox.popleft().submission
-                if isinstance(late.op, ops.TurnInput) and late.id != turn:
-                    dropped.append(late.id)
+            steers = [entry for entry in channel._inbox if isinstance(entry.submission.op, ops.TurnInput)]
+            for entry in steers:
+                channel._inbox.remove(entry)
+                dropped.append(entry.submission.id)
         self._forget_if_ended()
 
     async def finish(self) -> None:
