@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from ._frames import EventFrame
 from ._source import EventSource, Fired, History
@@ -42,7 +42,7 @@ class EventHub:
                 await self._reader
             self._reader = None
 
-    async def subscribe(self, thread_id: str, *, after: int | None = None) -> AsyncIterator[EventFrame]:
+    async def subscribe(self, thread_id: str, *, after: int | None = None) -> AsyncGenerator[EventFrame, None]:
         """Events of a thread after an ordinal (None: from the first record). Close the iterator to unsubscribe.
 
         The first delta of an item that is open on arrival carries its text so far.
@@ -81,9 +81,9 @@ class EventHub:
                 entries = await self._source.read_fire(position)
                 if len(entries) >= LAG_CHECK and position_key(await self._source.fire_oldest()) > position_key(position):
                     self._resume_all()
-            except Exception:
+            except Exception as error:
                 if position is not None:
-                    log.warning("event streams: the server does not answer, trying again", exc_info=True)
+                    log.warning("event streams: the server does not answer, trying again: %s", error)
                 position = None
                 await asyncio.sleep(RETRY_S)
                 continue
