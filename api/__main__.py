@@ -55,6 +55,7 @@ def openapi_text(settings: Settings) -> str:
 
 def _serve(settings: Settings, fd: int | None) -> int:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     deps = build(settings)
     config = uvicorn.Config(
         create_app(settings, deps=deps),

@@ -22,6 +22,8 @@ from .watching import Watching
 log = logging.getLogger(__name__)
 
 _SWEEP_EVERY_S = 5.0
+_CLOSE_S = 3.0
+"""Longest wait for one part at shutdown."""
 
 
 class StartRefused(Exception):
@@ -73,26 +75,37 @@ class Deps:
             )
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Give everything back. A part that hangs is left behind after a moment: the process must end."""
         self.stopping.set()
+        steps = [self.hub.close, self._end_sweeper, self.desk.close, lambda: asyncio.to_thread(self.doorbell.close)]
+        for step in [*steps, self.queue.close, self.catalog.close, self.store.close]:
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await step()
+            except TimeoutError:
+                log.warning("a part did not close within %.0f s", _CLOSE_S)
+
+    async def _end_sweeper(self) -> None:
         if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
-        await self.hub.close()
-        await asyncio.to_thread(self.doorbell.close)
-        await self.queue.close()
-        await self.catalog.close()
-        await self.store.close()
+            await self._sweeper
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_EVERY_S)
+        """Until `stopping`: never cut off in the middle of a submission."""
+        while not self.stopping.is_set():
             try:
-                swept = await self.desk.sweep()
-                if swept:
-                    log.warning("submitted %d task(s) that an API process had left half-way", swept)
-            except KNOWN as error:
-                log.warning("could not look for tasks that were left half-way: %s", error)
+                async with asyncio.timeout(_SWEEP_EVERY_S):
+                    await self.stopping.wait()
+            except TimeoutError:
+                await self._sweep_once()
+
+    async def _sweep_once(self) -> None:
+        try:
+            swept = await self.desk.sweep()
+        except KNOWN as error:
+            log.warning("could not look for tasks that were left half-way: %s", error)
+        else:
+            if swept:
+                log.warning("submitted %d task(s) that an API process had left half-way", swept)
 
 
 def build(settings: Settings, *, doorbell: Doorbell | None = None) -> Deps:

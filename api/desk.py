@@ -1,5 +1,6 @@
 """Tasks between catalog and queue: accepted once, whatever dies in between; shown as far as their records go."""
 
+import asyncio
 import logging
 import time
 
@@ -51,6 +52,7 @@ class TaskDesk:
         self._queue = queue
         self._catalog = catalog
         self._doorbell = doorbell
+        self._later: set[asyncio.Task[None]] = set()
 
     async def create(self, caller: Caller, request: TaskCreateRequest, trace: TraceContext) -> TaskCreateResponse:
         """Accept a task: catalog row, then queue, then row queued, then the bell. The same key again: the first answer.
@@ -108,12 +110,21 @@ class TaskDesk:
             title=view.title,
         )
         await self._queue.submit(submission, registration=registration)
+        self._doorbell.ring()
+        # Accepted is accepted: nobody waits for the row's next state, and if it is lost the sweeper makes it again.
+        later = asyncio.create_task(self._mark_queued(view))
+        self._later.add(later)
+        later.add_done_callback(self._later.discard)
+
+    async def _mark_queued(self, view: TaskView) -> None:
         try:
             await self._catalog.mark_queued(view.tenant_id, view.id)
         except CatalogError as error:
-            # Accepted is accepted: the sweeper repeats this step.
             log.warning("task %s is queued but its row is not: %s", view.id, error)
-        self._doorbell.ring()
+
+    async def close(self) -> None:
+        """Finish what was left for later."""
+        await asyncio.gather(*self._later)
 
     async def sweep(self, *, older_than_ms: int = STALE_MS) -> int:
         """Submit tasks whose API process died between catalog and queue; how many. CatalogError, QueueError."""

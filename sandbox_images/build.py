@@ -29,7 +29,7 @@ REGISTRY_BASE = "debian:bookworm-slim"
 SUITE = "bookworm"
 INPUTS_LABEL = "patchyard.inputs"
 BASE_LABEL = "patchyard.base"
-TAG = "patchyard/sandbox-base"
+REPOSITORY = "patchyard/sandbox-base"
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout", "timeout", "retries")
 CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -52,6 +52,11 @@ def content_hash(names: Sequence[str]) -> str:
     for name in names:
         digest.update(name.encode() + b"\0" + hashlib.sha256((HERE / name).read_bytes()).digest())
     return digest.hexdigest()[:32]
+
+
+def image_tag() -> str:
+    """A name per version, so that checkouts side by side do not take each other's image away."""
+    return f"{REPOSITORY}:{content_hash(INPUTS)[:12]}"
 
 
 # --- engine ---------------------------------------------------------------------------------------------------------
@@ -201,7 +206,7 @@ def make_image(client: docker.DockerClient, source: str, ca_file: Path | None) -
         pip_context(context / "pip", ca_file)
         say("building the image")
         labels = {INPUTS_LABEL: content_hash(INPUTS), BASE_LABEL: made_by}
-        image = build(client, context, tag=TAG, base=base, labels=labels)
+        image = build(client, context, tag=image_tag(), base=base, labels=labels)
     for stage in client.api.images(filters={"label": "patchyard.stage", "dangling": True}):
         try:  # holds the builder's pip settings
             client.api.remove_image(stage["Id"])
@@ -214,7 +219,7 @@ def write_lock(home: Path, image: str) -> None:
     """Record the image id atomically, beside whatever other images the file names."""
     path = home / "images.lock.json"
     lock: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    entry = {"id": image, "inputs": content_hash(INPUTS), "tag": TAG}
+    entry = {"id": image, "inputs": content_hash(INPUTS), "tag": image_tag()}
     if lock.get("base") == entry:
         return
     home.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+from psycopg import sql
 
 _TRY = ("postgres", "nobody")
 """Users that a server may run as when we are root: initdb refuses root."""
@@ -24,9 +26,36 @@ def postgres_bin() -> Path | None:
     return Path(on_path).parent if on_path else None
 
 
+@dataclass(frozen=True)
+class PostgresServer:
+    """A running server; `stop` and `start` are for tests of its absence."""
+
+    folder: Path
+    programs: Path
+    user: pwd.struct_passwd | None
+
+    def new_database(self, name: str) -> str:
+        """Make an empty database; its URL."""
+        with psycopg.connect(f"host={self.folder} user=patchyard dbname=postgres", autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return f"postgresql://patchyard@/{name}?host={self.folder}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = f"-k {self.folder} -c listen_addresses='' -c fsync=off -c max_connections=60 -c shared_buffers=16MB"
+        self._control("-w", "-t", "30", "-l", str(self.folder / "log"), "-o", options, "start")
+
+    def stop(self) -> None:
+        """Stop it at once, as a crash would."""
+        self._control("-w", "-m", "immediate", "stop")
+
+    def _control(self, *arguments: str) -> None:
+        _run(self.user, self.programs / "pg_ctl", "-D", self.folder / "data", *arguments)
+
+
 @contextlib.contextmanager
-def postgres_server() -> Iterator[str]:
-    """Start a fresh server; gives a SQLAlchemy URL without a database name (append one, see `new_database`)."""
+def postgres_server() -> Iterator[PostgresServer]:
+    """Start a fresh server in a temporary folder; it and the folder are gone afterwards."""
     programs = postgres_bin()
     if programs is None:
         raise RuntimeError("no PostgreSQL server programs: apt-get install postgresql")
@@ -36,24 +65,18 @@ def postgres_server() -> Iterator[str]:
     try:
         if user is not None:
             os.chown(folder, user.pw_uid, user.pw_gid)
-        data = folder / "data"
-        _run(user, programs / "initdb", "-D", data, "-U", "patchyard", "--auth=trust", "--encoding=UTF8", "--no-sync")
-        options = f"-k {folder} -c listen_addresses='' -c fsync=off -c max_connections=60 -c shared_buffers=16MB"
-        _run(user, programs / "pg_ctl", "-D", data, "-w", "-t", "30", "-l", folder / "log", "-o", options, "start")
+        _run(
+            user, programs / "initdb", "-D", folder / "data", "-U", "patchyard", "--auth=trust", "--encoding=UTF8", "--no-sync"
+        )
+        server = PostgresServer(folder, programs, user)
+        server.start()
         try:
-            yield f"postgresql://patchyard@/{{name}}?host={folder}"
+            yield server
         finally:
-            _run(user, programs / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+            with contextlib.suppress(RuntimeError):
+                server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def new_database(server: str, name: str) -> str:
-    """Make an empty database; its URL."""
-    host = server.partition("host=")[2]
-    with psycopg.connect(f"host={host} user=patchyard dbname=postgres", autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[call-overload]
-    return server.format(name=name)
 
 
 def _user() -> pwd.struct_passwd | None:

@@ -19,6 +19,8 @@ from patchyard.settings import Settings, load
 
 T = TypeVar("T")
 
+_PIPED_WIDTH = 250
+"""Columns of output that nobody looks at on a screen: nothing is cut that a program may want."""
 _STARTING_S = 240.0
 """How long a service that another command is just starting is waited for."""
 
@@ -107,7 +109,10 @@ def examples(*lines: str) -> str:
 
 def stdout() -> Console:
     """Results. Colours on a terminal, plain text otherwise."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    return console
 
 
 def stderr() -> Console:

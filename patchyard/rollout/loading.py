@@ -11,6 +11,7 @@ from patchyard.protocol.rollout_lines import (
     TurnContextLine,
 )
 
+from .errors import OrdinalGap
 from .lines import decode_line
 from .ports import SegmentStore
 from .reader import read_lines
@@ -68,15 +69,27 @@ class RestoreWindow:
         return self._back[::-1]
 
 
-async def load_thread(store: SegmentStore, tenant_id: str, thread_id: str, tail: Sequence[RolloutLine] = ()) -> RestoredThread:
+async def load_thread(
+    store: SegmentStore,
+    tenant_id: str,
+    thread_id: str,
+    tail: Sequence[RolloutLine] = (),
+    *,
+    next_ordinal: int | None = None,
+) -> RestoredThread:
     """Restore a thread from its segments and the `tail` of committed lines that the queue still holds, oldest first.
 
-    The tail may overlap the store. OrdinalGap when records are missing between both, or inside one.
+    The tail may overlap the store. `next_ordinal` is how many records the thread has, where the caller knows it. OrdinalGap
+    when records are missing between both, inside one, or at the end.
     """
     prefix = thread_prefix(tenant_id, thread_id)
     window = RestoreWindow()
+    end = tail[-1].ordinal + 1 if tail else next_ordinal
+    if next_ordinal is not None and end is not None and end < next_ordinal:
+        raise OrdinalGap(end, next_ordinal, f"the queue's records of {prefix}")
     if not _take(window, reversed(tail)) and window.first != 0:
-        async for stored in read_back(store, prefix, below=window.first):
+        below = window.first if window.first is not None else end
+        async for stored in read_back(store, prefix, below=below):
             if _take(window, [decode_line(stored.json)]):
                 break
     head = await _meta(store, prefix, tail) if window.enough and not window.has_meta else []

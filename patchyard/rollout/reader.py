@@ -9,8 +9,8 @@ from .lines import split_segment
 from .ports import SegmentStore, StoredLine
 from .segments import Segment, parse_key
 
-RELISTS = 8
-"""A merge may remove what was just listed; so many merges during one read are enough for anybody."""
+RELISTS = 64
+"""A merge may move what was just listed, and a listing is not one moment. So many in one read mean that something is wrong."""
 
 
 async def list_segments(store: SegmentStore, prefix: str) -> list[Segment]:
@@ -22,22 +22,27 @@ async def list_segments(store: SegmentStore, prefix: str) -> list[Segment]:
 async def read_batches(store: SegmentStore, prefix: str, *, start: int = 0) -> AsyncIterator[Sequence[StoredLine]]:
     """The records from ordinal `start` on, in batches as they are stored. OrdinalGap when one is missing before a later one."""
     position = start
+    before: list[Segment] | None = None
     for _ in range(RELISTS):
-        plan = _Plan(await list_segments(store, prefix), position)
+        segments = await list_segments(store, prefix)
+        plan = _Plan(segments, position)
+        if segments == before:
+            # Nothing has changed since all of it was read, so this is the end, or a hole that stays.
+            plan.check_end(prefix)
+            return
+        before = segments
         while (step := plan.next()) is not None:
             data = await store.read(step.key)
             if data is None:
                 # Merged meanwhile: list again and go on from here.
+                before = None
                 break
             new = take_new(split_segment(data), position, step.key)
             if new:
                 position = new[-1].ordinal + 1
                 plan.advance(position)
                 yield new
-        else:
-            plan.check_end(prefix)
-            return
-    raise OrdinalGap(position, position, f"{prefix} (segments vanish while they are read)")
+    raise OrdinalGap(position, position, f"{prefix} (its segments keep changing)")
 
 
 async def read_lines(store: SegmentStore, prefix: str, *, start: int = 0) -> AsyncIterator[StoredLine]:

@@ -66,7 +66,7 @@ class UnfinishedTurn:
     """Milliseconds since the epoch, over all segments: what budgets of wall time count from."""
     trace: TraceContext | None
     segment: int
-    """Number of the claim that wrote last, 1 for the turn's first; a successor is the next one."""
+    """Number of the segment that wrote last, as TurnRecovered tells it; 0 for the turn's first. A successor is the next one."""
     usage: TokenUsage
     cost_usd: float | None
     """None: no request of the turn has a known price."""
@@ -142,7 +142,7 @@ class _TurnFold:
 
     turn_id: str
     started: TurnStarted
-    segment: int = 1
+    segment: int = 0
     usage: TokenUsage = field(default_factory=TokenUsage)
     cost_usd: float | None = None
     model_requests: int = 0

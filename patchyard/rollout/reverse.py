@@ -49,7 +49,7 @@ async def read_back(store: SegmentStore, prefix: str, *, below: int | None = Non
     OrdinalGap when one is missing among them or before `below`. Without `below`, a torn or invalid end of the newest segment
     is skipped: it was never confirmed.
     """
-    found = await _find(store, prefix)
+    found = await (_find if below is not None else _find_settled)(store, prefix)
     position = found.end if below is None else below - 1
     newest = below is None
     while position >= 0:
@@ -60,7 +60,12 @@ async def read_back(store: SegmentStore, prefix: str, *, below: int | None = Non
             continue
         segment = _covering(found.merged, position)
         if segment is None:
-            raise OrdinalGap(position, found.end, prefix)
+            # A listing is not one moment: a merge may have moved the record past it.
+            again = await _find(store, prefix)
+            if again == found:
+                raise OrdinalGap(position, found.below(position), prefix)
+            found = again
+            continue
         async for line in _segment_back(store, segment, position, newest=newest):
             yield line
             position = line.ordinal - 1
@@ -79,8 +84,12 @@ class _Found:
 
     @property
     def end(self) -> int:
-        ends = (segment.last for segment in self.merged if segment.last is not None)
-        return max(*ends, *self.loose, -1, -1)
+        """Highest ordinal; -1: none."""
+        return max([-1, *self.loose, *(segment.last for segment in self.merged if segment.last is not None)])
+
+    def below(self, position: int) -> int:
+        """Highest ordinal below a position; -1: none."""
+        return max([-1, *(n for n in self.loose if n < position), *(s.first for s in self.merged if s.first < position)])
 
 
 async def _find(store: SegmentStore, prefix: str) -> _Found:
@@ -89,7 +98,18 @@ async def _find(store: SegmentStore, prefix: str) -> _Found:
         loose = await _read_loose(store, [segment for segment in segments if not segment.merged])
         if loose is not None:
             return _Found([segment for segment in segments if segment.merged], loose)
-    raise OrdinalGap(0, 0, f"{prefix} (segments vanish while they are read)")
+    raise OrdinalGap(0, 0, f"{prefix} (its segments keep changing)")
+
+
+async def _find_settled(store: SegmentStore, prefix: str) -> _Found:
+    """As `_find`, looked at twice: who does not know the end must not take a listing that missed a merge for it."""
+    found = await _find(store, prefix)
+    for _ in range(RELISTS):
+        again = await _find(store, prefix)
+        if again == found:
+            break
+        found = again
+    return found
 
 
 async def _read_loose(store: SegmentStore, segments: list[Segment]) -> dict[int, StoredLine] | None:

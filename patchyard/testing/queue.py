@@ -217,7 +217,7 @@ class MemoryBackend(MemoryState):
         if any(e.role == "steer" and e.turn == a["turn"] and n not in a["consumed"] for n, e in t.waiting.items()):
             return [b"STEER"]
         self._write(a, blobs)
-        t.waiting = {n: e for n, e in t.waiting.items() if e.turn != a["turn"] or e.op == "shutdown"}
+        t.waiting = {n: e for n, e in t.waiting.items() if a["turn"] not in (e.turn, e.id) or e.op == "shutdown"}
         self._clear_turn(t)
         t.texts.clear()
         t.ended = True

@@ -30,7 +30,8 @@ enum {
     STDIN_WINDOW = 256 << 10, /* bytes that the host may send ahead of T frames */
     OUT_HIGH = 1 << 20,       /* unsent bytes at which no more is read from anywhere */
     CHUNK = 64 << 10,
-    DRAIN_MS = 100,           /* output that silent for so long after the exit belongs to a daemon */
+    DRAIN_MS = 100,           /* silence after the exit that ends a command's output */
+    DRAIN_END_MS = 1000,      /* what still comes later than this after the exit is a daemon's */
 };
 
 enum stage { AT_FORK, AT_TTY, AT_CWD, AT_LIMIT, AT_CONFINE, AT_EXEC, AT_SPEC };

@@ -18,14 +18,16 @@
 #include <unistd.h>
 
 struct command {
-    bool used, tty, begun, exited, done, stdin_ends, timed_out;
+    bool used, tty, begun, doomed, exited, done, stdin_ends, timed_out;
     uint32_t id;
     pid_t supervisor;    /* 0 once it is gone */
     int in, out, status; /* -1 when closed */
     size_t credit;
     char *pending;       /* stdin that the command did not take yet */
     size_t pending_size;
-    int64_t started_us, deadline_us, drained_us; /* 0: none */
+    int64_t started_us, deadline_us; /* 0: none */
+    int64_t drained_us, drain_end_us; /* after the exit: when its output counts as over, and when at the latest */
+    int backlog;                     /* bytes that waited in the pipe at the exit: these are always sent */
     long oom_before;
 };
 
@@ -218,6 +220,12 @@ static void spawn(uint32_t id, char *payload, size_t size) {
     free_spec(&spec);
 }
 
+/* What still comes soon after the exit is the command's; what a daemon keeps on writing is not. */
+static void expect_more(struct command *c, int64_t now) {
+    c->drained_us = now + DRAIN_MS * 1000;
+    if (c->backlog <= 0 && c->drained_us > c->drain_end_us) c->drained_us = c->drain_end_us;
+}
+
 static void end_output(struct command *c) {
     if (c->done) return;
     c->done = true;
@@ -272,7 +280,8 @@ static void read_output(struct command *c) {
         end_output(c);
     } else if (!c->done) {
         c->credit -= (size_t)got;
-        c->drained_us = c->exited ? now_us() + DRAIN_MS * 1000 : 0;
+        c->backlog -= (int)got;
+        if (c->exited) expect_more(c, now_us());
         frame_in_place('O', c->id, (size_t)got);
     }
 }
@@ -291,7 +300,9 @@ static void exited(struct command *c, int status, const struct rusage *usage, bo
     send_frame('X', c->id, json, (size_t)size);
     c->exited = true;
     c->deadline_us = 0;
-    c->drained_us = now + DRAIN_MS * 1000;
+    c->drain_end_us = now + DRAIN_END_MS * 1000;
+    if (c->out < 0 || ioctl(c->out, FIONREAD, &c->backlog)) c->backlog = 0;
+    expect_more(c, now);
     close_fd(&c->in);
     c->pending_size = 0;
     if (c->out >= 0 && c->credit) read_output(c);
@@ -308,6 +319,7 @@ static void read_report(struct command *c) {
     switch (report.kind) {
     case BEGUN:
         c->begun = true;
+        if (c->doomed) kill_tree(c->supervisor, SIGKILL);
         send_frame('B', c->id, "", 0);
         break;
     case FAILED:
@@ -346,11 +358,18 @@ static void reap(void) {
             if (c->used && c->supervisor == pid) supervisor_ended(c, status);
 }
 
+/* A command that has not begun yet may not be there to be killed: then it is as soon as it is. */
+static void signal_tree(struct command *c, int number) {
+    if (!c->supervisor) return;
+    if (number == SIGKILL && !c->begun) c->doomed = true;
+    kill_tree(c->supervisor, number);
+}
+
 static void on_timers(struct command *c, int64_t now) {
     if (c->deadline_us && now >= c->deadline_us) {
         c->timed_out = true;
         c->deadline_us = 0;
-        kill_tree(c->supervisor, SIGKILL);
+        signal_tree(c, SIGKILL);
     }
     if (c->exited && !c->done && c->credit && now >= c->drained_us) end_output(c);
     if (c->exited && c->done && !c->supervisor) {
@@ -376,8 +395,8 @@ static void on_frame(char type, uint32_t id, char *payload, size_t size) {
     else if (type == 'E') c->stdin_ends = true, write_stdin(c);
     else if (type == 'C' && size == 4) {
         c->credit += get_u32(payload);
-        if (c->exited) c->drained_us = now_us() + DRAIN_MS * 1000;
-    } else if (type == 'K' && size == 1 && c->supervisor) kill_tree(c->supervisor, (unsigned char)*payload);
+        if (c->exited) expect_more(c, now_us());
+    } else if (type == 'K' && size == 1) signal_tree(c, (unsigned char)*payload);
     else if (type == 'W' && size == 4 && c->tty && c->in >= 0) {
         uint32_t both = get_u32(payload);
         struct winsize window = {.ws_row = (unsigned short)(both >> 16), .ws_col = (unsigned short)both};

@@ -68,6 +68,7 @@ static int signal_descendants(pid_t top, int signal) {
 
 /* A tree that forks while it is killed is stopped first: stopped processes have no children. */
 int kill_tree(pid_t top, int signal) {
+    kill(top, SIGCONT); /* nothing may have stopped the supervisor, which has to tell the end */
     if (signal != SIGKILL) return signal_descendants(top, signal);
     int known = -1, hit = 0;
     for (int round = 0; round < KILL_ROUNDS && (hit = signal_descendants(top, SIGSTOP)) > known; round++) known = hit;

@@ -118,7 +118,9 @@ class CommandSuite:
 
     def test_environment_lies_over_the_boxes_own(self, backend: Backend) -> None:
         async def scenario(box: Sandbox) -> None:
-            ran = await shell(box, 'echo "$GREETING $HOME"; command -v sh >/dev/null && echo found', env={"GREETING": "hü", "HOME": "/x"})
+            ran = await shell(
+                box, 'echo "$GREETING $HOME"; command -v sh >/dev/null && echo found', env={"GREETING": "hü", "HOME": "/x"}
+            )
             assert ran.output.decode() == "hü /x\nfound\n"
 
         in_box(backend, scenario)
@@ -229,9 +231,34 @@ class KillSuite:
 
         in_box(backend, scenario)
 
+    def test_a_daemon_that_keeps_writing_does_not_keep_its_command_open(self, backend: Backend) -> None:
+        async def scenario(box: Sandbox) -> None:
+            process = await box.spawn(
+                request("sh", "-c", "head -c 50000 /dev/zero; while :; do echo x; sleep 0.01; done & exit 0")
+            )
+            assert (await process.wait()).code == 0
+            assert (await read_all(process)).count(b"\0") == 50_000
+            await process.kill()
+
+        in_box(backend, scenario)
+
+    def test_a_start_that_is_given_up_leaves_no_process(self, backend: Backend) -> None:
+        async def scenario(box: Sandbox) -> None:
+            for _ in range(20):
+                starting = asyncio.create_task(box.spawn(request("sleep", "1001")))
+                await asyncio.wait([starting], timeout=0.0001)
+                starting.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await (await starting).kill()
+            await self.until_none_sleeps(box)
+
+        in_box(backend, scenario)
+
     def test_a_milder_signal_reaches_the_tree(self, backend: Backend) -> None:
         async def scenario(box: Sandbox) -> None:
-            process = await box.spawn(request("sh", "-c", "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.01; done"))
+            process = await box.spawn(
+                request("sh", "-c", "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.01; done")
+            )
             await read_until(process, b"up")
             await process.kill(15)
             assert b"bye" in await read_all(process)
@@ -286,7 +313,11 @@ class FileSuite:
         async def scenario(box: Sandbox) -> None:
             await shell(box, "mkdir folder; echo keep > kept; echo keep > doomed")
             before = (await shell(box, "ls -lR --time-style=+ . ; cat kept doomed")).output
-            good = [WriteFile("/workspace/kept", b"changed"), WriteFile("/workspace/new/file", b""), DeleteFile("/workspace/doomed")]
+            good = [
+                WriteFile("/workspace/kept", b"changed"),
+                WriteFile("/workspace/new/file", b""),
+                DeleteFile("/workspace/doomed"),
+            ]
             bad = {
                 ErrorCode.NOT_FOUND: DeleteFile("/workspace/absent"),
                 ErrorCode.INVALID_REQUEST: WriteFile("/workspace/folder", b""),
@@ -300,10 +331,25 @@ class FileSuite:
 
     def test_nothing_leads_out_of_the_writable_roots(self, backend: Backend) -> None:
         async def scenario(box: Sandbox) -> None:
-            await shell(box, "mkdir -p /tmp/out; ln -s /tmp/out up; ln -s ../tmp/out/f dots; ln -s /etc/passwd file; ln -s in ok; mkdir in")
-            for path in ("/workspace/up/f", "/workspace/dots", "/workspace/file", "/workspace/../tmp/f", "/etc/f", "/workspace/./../x"):
-                assert await refused(box.apply_files([WriteFile(path, b"x")], policy=WORKSPACE_WRITE)) is ErrorCode.SANDBOX_REFUSED, path
-            assert await refused(box.apply_files([WriteFile("relative", b"x")], policy=WORKSPACE_WRITE)) is ErrorCode.INVALID_REQUEST
+            await shell(
+                box,
+                "mkdir -p /tmp/out; ln -s /tmp/out up; ln -s ../tmp/out/f dots; ln -s /etc/passwd file; ln -s in ok; mkdir in",
+            )
+            for path in (
+                "/workspace/up/f",
+                "/workspace/dots",
+                "/workspace/file",
+                "/workspace/../tmp/f",
+                "/etc/f",
+                "/workspace/./../x",
+            ):
+                assert (
+                    await refused(box.apply_files([WriteFile(path, b"x")], policy=WORKSPACE_WRITE)) is ErrorCode.SANDBOX_REFUSED
+                ), path
+            assert (
+                await refused(box.apply_files([WriteFile("relative", b"x")], policy=WORKSPACE_WRITE))
+                is ErrorCode.INVALID_REQUEST
+            )
             assert await refused(box.read_file("/workspace/file", policy=ReadOnly(), limit=9000)) is ErrorCode.SANDBOX_REFUSED
             await box.apply_files([WriteFile("/workspace/ok/f", b"x")], policy=WORKSPACE_WRITE)
             assert (await shell(box, "find /tmp/out in")).output == b"/tmp/out\nin\nin/f\n"
@@ -337,11 +383,21 @@ class FileSuite:
     def test_protected_names_are_not_written(self, backend: Backend) -> None:
         async def scenario(box: Sandbox) -> None:
             await shell(box, "mkdir -p sub; ln -s sub/.git link")
-            for path in (".git/hooks/pre-commit", "sub/.git/config", ".codex/x", ".AGENTS/x", ".aws/credentials", ".patchyard/x", "link/x"):
+            for path in (
+                ".git/hooks/pre-commit",
+                "sub/.git/config",
+                ".codex/x",
+                ".AGENTS/x",
+                ".aws/credentials",
+                ".patchyard/x",
+                "link/x",
+            ):
                 operation = WriteFile(f"/workspace/{path}", b"x")
                 assert await refused(box.apply_files([operation], policy=WORKSPACE_WRITE)) is not ErrorCode.INTERNAL, path
             assert (await shell(box, "find . -type f")).output == b""
-            await box.apply_files([WriteFile("/workspace/.github/x.yml", b"x"), WriteFile("/workspace/.gitignore", b"x")], policy=WORKSPACE_WRITE)
+            await box.apply_files(
+                [WriteFile("/workspace/.github/x.yml", b"x"), WriteFile("/workspace/.gitignore", b"x")], policy=WORKSPACE_WRITE
+            )
 
         in_box(backend, scenario)
 
@@ -367,7 +423,9 @@ class FileSuite:
 class PolicySuite:
     def test_read_only_writes_to_scratch_only(self, backend: Backend) -> None:
         async def scenario(box: Sandbox) -> None:
-            ran = await shell(box, "cat /etc/hostname >/dev/null && echo s > /tmp/s && echo w > /workspace/w", policy=ReadOnly())
+            ran = await shell(
+                box, "cat /etc/hostname >/dev/null && echo s > /tmp/s && echo w > /workspace/w", policy=ReadOnly()
+            )
             assert ran.status.code != 0
             assert (await shell(box, "ls /tmp/s /workspace")).output.startswith(b"/tmp/s\n")
             write = [WriteFile("/workspace/w", b"")]

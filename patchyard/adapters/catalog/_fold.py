@@ -24,8 +24,8 @@ from patchyard.protocol.rollout_lines import EventMsgLine
 from patchyard.protocol.tasks import TaskStatus, TurnStatus
 from patchyard.rollout import add_usage
 
-from ._tables import TaskRow, ThreadRow, TurnRow
 from ._views import clean, usage_of
+from .database.tables import MAX_REASON, TaskRow, ThreadRow, TurnRow
 
 Terminal = TurnCompleted | TurnInterrupted | TurnFailed
 
@@ -36,19 +36,17 @@ def fold_event(line: EventMsgLine, *, task: TaskRow | None, thread: ThreadRow, t
     match line.payload:
         case TurnStarted() as msg if turn is None and line.turn_id is not None:
             opened = _new_turn(line, msg, thread)
-            thread.model = msg.model
+            thread.model = clean(msg.model)
         case TurnCompleted() | TurnInterrupted() | TurnFailed() as msg:
             _end_turn(line, msg, thread, turn)
         case TokenCount() as msg:
-            thread.usage = msg.total.model_dump_json()
-            if turn is not None:
-                turn.usage = _with_response(turn.usage, msg)
+            _count(msg, thread, turn)
         case ExecApprovalRequest() | PatchApprovalRequest() | RequestUserInput() if turn is not None:
             turn.open_questions += 1
         case RequestResolved() if turn is not None:
             turn.open_questions = max(turn.open_questions - 1, 0)
         case SessionConfigured() as msg:
-            thread.model = msg.model
+            thread.model = clean(msg.model)
         case ThreadClosed():
             thread.closed = True
         case _:
@@ -58,10 +56,16 @@ def fold_event(line: EventMsgLine, *, task: TaskRow | None, thread: ThreadRow, t
     return opened
 
 
-def _with_response(stored: str | None, msg: TokenCount) -> str:
-    """A turn's usage so far with one more response; the terminal event replaces it."""
-    before = usage_of(stored)
-    return (msg.last if before is None else add_usage(before, msg.last)).model_dump_json()
+def _count(msg: TokenCount, thread: ThreadRow, turn: TurnRow | None) -> None:
+    """One more response: totals of the thread, and what the turn has used so far (its terminal event replaces that)."""
+    thread.usage = msg.total.model_dump_json()
+    if turn is not None:
+        before = usage_of(turn.usage)
+        turn.usage = (msg.last if before is None else add_usage(before, msg.last)).model_dump_json()
+    if msg.cost_usd is not None:
+        if turn is not None:
+            turn.cost_usd = (turn.cost_usd or 0.0) + msg.cost_usd - (thread.cost_usd or 0.0)
+        thread.cost_usd = msg.cost_usd
 
 
 def _new_turn(line: EventMsgLine, msg: TurnStarted, thread: ThreadRow) -> TurnRow:
@@ -71,7 +75,7 @@ def _new_turn(line: EventMsgLine, msg: TurnStarted, thread: ThreadRow) -> TurnRo
         thread_id=thread.thread_id,
         turn_id=line.turn_id,
         kind=msg.kind,
-        model=msg.model,
+        model=clean(msg.model),
         status=TurnStatus.IN_PROGRESS.value,
         open_questions=0,
         started_at=msg.started_at,
@@ -83,7 +87,8 @@ def _new_turn(line: EventMsgLine, msg: TurnStarted, thread: ThreadRow) -> TurnRo
 def _end_turn(line: EventMsgLine, msg: Terminal, thread: ThreadRow, turn: TurnRow | None) -> None:
     if thread.usage is None:
         thread.usage = msg.usage.model_dump_json()
-    if msg.cost_usd is not None:
+    if msg.cost_usd is not None and (turn is None or turn.cost_usd is None):
+        # Responses that were counted one by one are in the thread's total already.
         thread.cost_usd = (thread.cost_usd or 0.0) + msg.cost_usd
     if turn is None:
         # A turn that was ended before any worker began it.
@@ -117,7 +122,7 @@ def _fold_task(line: EventMsgLine, task: TaskRow, thread: ThreadRow, *, open_que
             _end_task(task, msg, at)
             task.usage, task.cost_usd = thread.usage, thread.cost_usd
         case TokenCount():
-            task.usage = thread.usage
+            task.usage, task.cost_usd = thread.usage, thread.cost_usd
         case TurnParked() as msg:
             set_status(task, TaskStatus.WAITING, msg.reason, at)
         case ExecApprovalRequest() | PatchApprovalRequest():
@@ -157,7 +162,7 @@ def _end_task(task: TaskRow, msg: Terminal, at: int) -> None:
 def set_status(task: TaskRow, status: TaskStatus, reason: str, at: int, *, error: ErrorInfo | None = None) -> None:
     """Move the task on. A task that goes on after its end (a follow-up turn) loses its end."""
     task.status = status.value
-    task.reason = clean(reason)
+    task.reason = clean(reason)[:MAX_REASON]
     task.error = error.model_dump_json() if error is not None else None
     task.completed_at = at if status.is_terminal else None
 

@@ -10,9 +10,9 @@ from patchyard.protocol.ids import created_at
 from patchyard.protocol.rollout_lines import EventMsgLine, RolloutLine, SessionMeta, SessionMetaLine
 
 from ._fold import fold_event
-from ._insert import insert_or_ignore
-from ._tables import ProjectionRow, TaskRow, ThreadRow, TurnRow
 from ._views import clean, repository_key, search_text, thread_summary, turn_summary
+from .database.insert import insert_or_ignore
+from .database.tables import ProjectionRow, TaskRow, ThreadRow, TurnRow
 from .errors import NotFound
 from .records import Projected, ProjectionGap, ProjectionResult, ThreadSummary, TurnSummary
 
@@ -31,18 +31,18 @@ def apply_lines(session: Session, key: ThreadKey, lines: Sequence[RolloutLine]) 
     """Fold the lines that are new. Lines that were applied before are skipped; a gap writes nothing."""
     projection = _locked_projection(session, key)
     new = [line for line in lines if line.ordinal > projection.applied_through]
-    expected = projection.applied_through + 1
-    for line in new:
-        if line.ordinal != expected:
-            return ProjectionGap(expected=expected, found=line.ordinal)
-        expected += 1
+    if (gap := _gap(new, projection.applied_through + 1)) is not None:
+        return gap
     _fold(session, key, new)
-    projection.applied_through = expected - 1
-    return Projected(applied_through=expected - 1)
+    projection.applied_through += len(new)
+    return Projected(applied_through=projection.applied_through)
 
 
 def reindex(session: Session, key: ThreadKey, lines: Iterable[RolloutLine]) -> ProjectionResult:
-    """Forget what was projected of the thread and fold the whole rollout."""
+    """Forget what was projected of the thread and fold the whole rollout. A gap in it changes nothing."""
+    whole = list(lines)
+    if (gap := _gap(whole, 0)) is not None:
+        return gap
     projection = _locked_projection(session, key)
     session.execute(delete(TurnRow).where(TurnRow.tenant_id == key.tenant_id, TurnRow.thread_id == key.thread_id))
     session.execute(delete(ThreadRow).where(ThreadRow.tenant_id == key.tenant_id, ThreadRow.thread_id == key.thread_id))
@@ -51,7 +51,14 @@ def reindex(session: Session, key: ThreadKey, lines: Iterable[RolloutLine]) -> P
         _reset(task)
     projection.applied_through = -1
     session.flush()
-    return apply_lines(session, key, list(lines))
+    return apply_lines(session, key, whole)
+
+
+def _gap(lines: Sequence[RolloutLine], first: int) -> ProjectionGap | None:
+    for expected, line in enumerate(lines, start=first):
+        if line.ordinal != expected:
+            return ProjectionGap(expected=expected, found=line.ordinal)
+    return None
 
 
 def _locked_projection(session: Session, key: ThreadKey) -> ProjectionRow:
@@ -79,7 +86,7 @@ def _fold(session: Session, key: ThreadKey, lines: Sequence[RolloutLine]) -> Non
         match line:
             case SessionMetaLine():
                 thread.task_id = line.payload.task_id
-                task = task or _task_from_meta(session, line.payload)
+                task = task or _task_from_meta(session, key, line.payload)
             case EventMsgLine():
                 turn = _turn_of(session, key, turns, line.turn_id)
                 opened = fold_event(line, task=task, thread=thread, turn=turn)
@@ -113,15 +120,15 @@ def _new_thread(session: Session, key: ThreadKey, task: TaskRow | None, timestam
     return row
 
 
-def _task_from_meta(session: Session, meta: SessionMeta) -> TaskRow | None:
-    """The row of a task that the catalog has lost."""
-    if meta.task_id is None:
+def _task_from_meta(session: Session, key: ThreadKey, meta: SessionMeta) -> TaskRow | None:
+    """The row of a task that the catalog has lost; None: the thread has no task, or the task has another thread."""
+    if meta.task_id is None or session.get(TaskRow, (key.tenant_id, meta.task_id)) is not None:
         return None
     title = clean(meta.spec.instruction.strip().splitlines()[0][:_TITLE])
     row = TaskRow(
-        tenant_id=meta.tenant_id,
+        tenant_id=key.tenant_id,
         id=meta.task_id,
-        thread_id=meta.thread_id,
+        thread_id=key.thread_id,
         submitted=True,
         title=title,
         repository=repository_key(meta.spec.repository),

@@ -1,5 +1,6 @@
 """The queue's scripts on Redis or Valkey: the only module that touches the redis library."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,8 @@ from typing import Any
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from ._backend import Reply, ScriptName, StreamBounds, StreamEntry, key_prefix
 from .errors import QueueUnavailable
@@ -22,7 +24,10 @@ TRIES = 3
 CONNECTIONS = 64
 """Commands at once; more wait for a free connection."""
 
-_OUTAGES = ("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "NOAUTH", "WRONGPASS", "NOPERM", "MASTERDOWN", "CLUSTERDOWN")
+_RETRIED = (ConnectionLost,)
+"""A server that refuses or hangs up is asked again; one that is silent has cost SOCKET_TIMEOUT_S already."""
+_OUTAGES = ("OOM", "MISCONF", "BUSY", "NOAUTH", "WRONGPASS", "NOPERM", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
+_OUTAGE_CLASSES = (OutOfMemoryError, ReadOnlyError, NoPermissionError)
 _SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
 
 
@@ -32,7 +37,8 @@ class RedisBackend:
     def __init__(self, url: str, *, shard: int = 0) -> None:
         self._prefix = key_prefix(shard)
         self._scripts: dict[ScriptName, _Script] = {}
-        self._redis = _connect(url, retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), TRIES))
+        self._reads: set[asyncio.Task[Any]] = set()
+        self._redis = _connect(url, retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), TRIES, _RETRIED))
         self._once = _connect(url, retry=Retry(NoBackoff(), 0))
 
     async def run(
@@ -52,11 +58,16 @@ class RedisBackend:
         return list(reply)
 
     async def read_stream(self, name: str, after: str, *, count: int, block_ms: int) -> Sequence[StreamEntry]:
-        """See Backend."""
+        """See Backend. Cancelled at once, although the connection may notice it only when its wait is over (see `_execute`)."""
+        words = ("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", self._prefix + name, after)
+        read = asyncio.get_running_loop().create_task(_execute(self._once, *words))
+        self._reads.add(read)
+        read.add_done_callback(self._read_ended)
         try:
-            reply = await _execute(
-                self._once, "XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", self._prefix + name, after
-            )
+            reply = await asyncio.shield(read)
+        except asyncio.CancelledError:
+            read.cancel()
+            raise
         except (RedisError, OSError) as error:
             raise _outage(error) from error
         if not reply:
@@ -90,20 +101,39 @@ class RedisBackend:
 
     async def close(self) -> None:
         """See Backend."""
+        for read in self._reads:
+            read.cancel()
         await self._redis.aclose()
         await self._once.aclose()
+        await asyncio.gather(*self._reads, return_exceptions=True)
+
+    def _read_ended(self, read: "asyncio.Task[Any]") -> None:
+        """Mark a failure as seen: its reader may be gone."""
+        self._reads.discard(read)
+        if not read.cancelled():
+            read.exception()
 
     def _load(self, script: ScriptName) -> "_Script":
         folder = resources.files(__package__).joinpath("lua")
-        source = "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", script))
+        # With this first line a server without memory or disk refuses a script as a whole, instead of half-way through.
+        first = "#!lua flags=no-writes" if script == "read" else "#!lua"
+        source = first + "\n" + "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", script))
         self._scripts[script] = _Script(source)
         return self._scripts[script]
 
 
 async def _execute(client: Redis, *words: Any) -> Any:
-    """The library's one method without types."""
+    """Run a command, and don't lose a cancellation that arrives meanwhile.
+
+    The library sends through asyncio.wait_for, which on Python 3.11 swallows a cancellation when the sending is just done.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
     execute: Any = client.execute_command
-    return await execute(*words)
+    reply = await execute(*words)
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return reply
 
 
 class _Script:
@@ -128,6 +158,7 @@ def _connect(url: str, *, retry: Retry) -> Redis:
 
 def _outage(error: Exception) -> Exception:
     """QueueUnavailable for what time or an operator can mend; anything else is a fault of ours and stays what it is."""
-    if isinstance(error, ResponseError) and not str(error).startswith(_OUTAGES):
+    known = isinstance(error, _OUTAGE_CLASSES) or str(error).startswith(_OUTAGES)
+    if isinstance(error, ResponseError) and not known:
         return error
     return QueueUnavailable(f"{type(error).__name__}: {error}")

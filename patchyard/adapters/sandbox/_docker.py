@@ -1,6 +1,7 @@
 """Boxes as containers of a Docker engine."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from ._box import Box
 from ._engine import EngineClient
 from ._setup import SetupSpec, run_in_box, setup_box
-from ._spec import LABEL_PREFIX, BoxLabels, BoxSpec, plan
+from ._spec import INSTALLATION_LABEL, BoxLabels, BoxSpec, plan
 from .errors import BoxLost, BoxRefused, EngineUnavailable, ImageMissing
 
 _log = logging.getLogger(__name__)
@@ -42,9 +43,13 @@ class EngineInfo:
 class DockerBoxes:
     """Starts and ends boxes; one per worker process. `close` waits until everything it started is gone."""
 
-    def __init__(self, docker_host: str, *, concurrency: int) -> None:
-        """`docker_host`: unix:///path or tcp://host:port. ValueError otherwise. `concurrency`: engine jobs at once."""
+    def __init__(self, docker_host: str, *, concurrency: int, installation: str = "default") -> None:
+        """`docker_host`: unix:///path or tcp://host:port; ValueError otherwise. `concurrency`: engine jobs at once.
+
+        `installation` names whose boxes `reap` may remove: several installations can share one engine.
+        """
         self._engine = EngineClient(docker_host)
+        self._installation = installation
         self._jobs = asyncio.Semaphore(concurrency)
         self._running: dict[str, Box] = {}
         self._removals: set[asyncio.Task[None]] = set()
@@ -55,7 +60,8 @@ class DockerBoxes:
         """A running, checked box. ImageMissing, BoxRefused, DiskFull, EngineUnavailable, BoxLost: nothing is left behind."""
         planned = await asyncio.to_thread(plan, spec)
         async with self._jobs:
-            container = await self._create(planned.config, spec)
+            labels = {**planned.config["Labels"], INSTALLATION_LABEL: self._installation}
+            container = await self._create({**planned.config, "Labels": labels}, spec)
             try:
                 box = await self._attach_and_start(container, spec)
             except BaseException:
@@ -85,7 +91,7 @@ class DockerBoxes:
         response = await self._engine.call("POST", "/containers/create", body=config)
         if response.status == 201:
             return str(response.body["Id"])
-        if response.status == 404:
+        if response.status == 404 and "image" in response.message.lower():
             raise ImageMissing(spec.image)
         _log.warning("the engine refused to create a box: %s", response.message)
         if "bind source path" in response.message:
@@ -159,11 +165,9 @@ class DockerBoxes:
 
     async def _commit(self, container: str, spec: SetupSpec) -> str:
         """The container's root file system as an image. What was mounted, and the command's environment, are not part of it."""
-        labels = {
-            _SETUP_LABEL: spec.cache_key,
-            f"{LABEL_PREFIX}kind": "setup-image",
-            f"{LABEL_PREFIX}tenant": spec.labels.tenant,
-        }
+        whose = BoxLabels(tenant=spec.labels.tenant, thread="", turn="", worker="", kind="setup-image")
+        # The empty ones are named because an engine merges the container's own labels in otherwise.
+        labels = {**whose.as_labels(), INSTALLATION_LABEL: "", _SETUP_LABEL: spec.cache_key}
         config = {"Labels": labels, "Cmd": [], "WorkingDir": "/workspace"}
         async with self._jobs:
             response = await self._engine.call("POST", "/commit", query={"container": container}, body=config, timeout_s=300)
@@ -174,7 +178,7 @@ class DockerBoxes:
 
     async def find_setup_image(self, cache_key: str) -> str | None:
         """The newest image that a set-up of this key left."""
-        filters = f'{{"label":["{_SETUP_LABEL}={cache_key}"]}}'
+        filters = json.dumps({"label": [f"{_SETUP_LABEL}={cache_key}"]})
         response = await self._engine.call("GET", "/images/json", query={"filters": filters})
         images = response.body if response.status == 200 else []
         newest = max(images, key=lambda image: int(image["Created"]), default=None)
@@ -191,8 +195,8 @@ class DockerBoxes:
     # --- upkeep -----------------------------------------------------------------------------------------------------------
 
     async def reap(self, is_alive: Callable[[BoxLabels], Awaitable[bool]]) -> tuple[str, ...]:
-        """Remove boxes of all workers whose owner `is_alive` denies; ids of the removed containers. Own running boxes stay."""
-        filters = f'{{"label":["{LABEL_PREFIX}worker"]}}'
+        """Remove boxes of this installation whose owner `is_alive` denies; ids of the removed. Own running boxes stay."""
+        filters = json.dumps({"label": [f"{INSTALLATION_LABEL}={self._installation}"]})
         response = await self._engine.call("GET", "/containers/json", query={"all": 1, "filters": filters})
         removed = []
         for container in response.body if response.status == 200 else []:
@@ -221,6 +225,11 @@ class DockerBoxes:
             findings.append(
                 Finding("the engine has no seccomp", "use a kernel and an engine with seccomp: boxes are refused without it")
             )
+        for limit, what in (("MemoryLimit", "memory"), ("PidsLimit", "processes")):
+            if not details.get(limit, True):
+                findings.append(
+                    Finding(f"the engine can't limit the {what} of a box", "delegate its cgroups to the engine (cgroup v2)")
+                )
         return EngineInfo(
             reachable=True,
             version=str(version.get("Version", "")),

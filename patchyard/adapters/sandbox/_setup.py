@@ -58,8 +58,7 @@ def setup_box(spec: SetupSpec) -> BoxSpec:
         memory_mb=spec.memory_mb,
         cpus=spec.cpus,
         pids=spec.pids,
-        # Neither is part of the image that is kept.
-        tmpfs_mb={"/tmp": 1024, WORKSPACE: 1024},  # noqa: S108
+        disk=(WORKSPACE,),  # neither this nor /tmp is part of the image that is kept
         network=spec.network,
         read_only_root=False,
     )

@@ -11,6 +11,7 @@ from ._confinement import WORKSPACE, seccomp_profile
 from ._protected import examine
 
 LABEL_PREFIX = "patchyard."
+INSTALLATION_LABEL = "patchyard.installation"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class BoxSpec:
     pids: int = 512
     tmpfs_mb: Mapping[str, int] = field(default_factory=lambda: {"/tmp": 1024})  # noqa: S108
     """Writable scratch file systems, by path; counted as memory of the box."""
+    disk: tuple[str, ...] = ()
+    """Paths on a disk volume that starts with the image's content there and goes with the box."""
     user: str = "1000:1000"
     network: str = "none"
     """Docker network. Anything but none is for the set-up phase only."""
@@ -107,7 +110,8 @@ def plan(spec: BoxSpec) -> BoxPlan:
         {"Type": "tmpfs", "Target": path, "ReadOnly": True, "TmpfsOptions": {"SizeBytes": 4096, "Mode": 0o555}}
         for path in absent
     ]
-    return BoxPlan(_container(spec, [*binds, *empty]), tuple(unprotected))
+    volumes = [{"Type": "volume", "Target": path} for path in spec.disk]
+    return BoxPlan(_container(spec, [*binds, *volumes, *empty]), tuple(unprotected))
 
 
 def _container(spec: BoxSpec, mounts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

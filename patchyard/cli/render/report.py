@@ -64,8 +64,8 @@ def repository_name(source: RepositorySource) -> str:
 def print_tasks(tasks: Sequence[TaskView]) -> None:
     """A table, newest first."""
     table = Table(box=None, pad_edge=False)
-    for column in ("TASK", "STATUS", "REASON", "REPOSITORY", "AGE", "TITLE"):
-        table.add_column(column, overflow="fold" if column == "TASK" else "ellipsis", no_wrap=True)
+    for column, least in (("TASK", 36), ("STATUS", 9), ("REASON", 9), ("REPOSITORY", 10), ("AGE", 7), ("TITLE", 8)):
+        table.add_column(column, overflow="ellipsis", no_wrap=True, min_width=least)
     now = int(time.time() * 1000)
     for task in tasks:
         table.add_row(

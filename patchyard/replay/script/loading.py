@@ -119,16 +119,17 @@ def _line(node: yaml.Node | None, place: Sequence[int | str]) -> int | None:
     """1-based line of the deepest part of the place that exists."""
     if node is None:
         return None
-    line = node.start_mark.line
+    here: yaml.Node = node
+    line = here.start_mark.line
     for part in place:
-        if isinstance(node, yaml.MappingNode):
-            pair = next(((key, child) for key, child in node.value if key.value == part), None)
+        if isinstance(here, yaml.MappingNode):
+            pair = next(((key, child) for key, child in here.value if key.value == part), None)
             if pair is None:
                 break
-            line, node = pair[0].start_mark.line, pair[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line
+            line, here = pair[0].start_mark.line, pair[1]
+        elif isinstance(here, yaml.SequenceNode) and isinstance(part, int) and part < len(here.value):
+            here = here.value[part]
+            line = here.start_mark.line
         else:
             break
     return int(line) + 1

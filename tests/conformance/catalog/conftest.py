@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers_postgres import new_database, postgres_bin, postgres_server
+from tests.servers_postgres import PostgresServer, postgres_bin, postgres_server
 
 _NUMBER = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
+def postgres() -> Iterator[PostgresServer]:
     if postgres_bin() is None:
         pytest.skip("no PostgreSQL server programs: apt-get install postgresql")
-    with postgres_server() as url:
-        yield url
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -22,4 +22,5 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/folder/catalog.db"
-    return new_database(request.getfixturevalue("postgres"), f"c{next(_NUMBER)}")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database(f"c{next(_NUMBER)}")

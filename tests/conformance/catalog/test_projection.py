@@ -138,6 +138,8 @@ def test_a_gap_is_told_and_a_reindex_repairs_it(url: str) -> None:
             6, 7
         )
         assert await catalog.get_task("default", thread.task_id) == before
+        assert await catalog.reindex_thread("default", thread.thread_id, thread.lines[2:]) == ProjectionGap(0, 2)
+        assert await catalog.get_task("default", thread.task_id) == before
         result = await catalog.reindex_thread("default", thread.thread_id, thread.lines)
         assert result == Projected(applied_through=len(thread.lines) - 1)
         once = await catalog.get_task("default", thread.task_id)
@@ -252,5 +254,49 @@ def test_tenants_with_the_same_thread_id_do_not_meet(url: str) -> None:
         await catalog.apply_lines("other", foreign.thread_id, foreign.lines)
         assert await catalog.get_task("default", mine.task_id) == before
         assert not (await catalog.get_thread("default", mine.thread_id)).closed
+
+    using(url, work)
+
+
+def test_costs_that_are_counted_by_response_are_counted_once(url: str) -> None:
+    async def work(catalog: Catalog) -> None:
+        thread = Thread()
+        await create(catalog, thread)
+        thread.add(thread.meta())
+        spent = 0.0
+        for number in range(2):
+            turn = new_id(T0 + number)
+            thread.add(thread.started(), turn=turn)
+            for _ in range(2):
+                spent += 0.25
+                thread.add(TokenCount(last=USAGE, total=USAGE, cost_usd=spent), turn=turn)
+            running = thread.lines[-1]
+            await catalog.apply_lines("default", thread.thread_id, thread.lines)
+            assert (await catalog.get_task("default", thread.task_id)).cost_usd == spent
+            assert running.turn_id == turn
+            end = TurnCompleted(usage=USAGE, cost_usd=0.5, model_requests=2, tool_calls=0, duration_ms=1)
+            await catalog.apply_lines("default", thread.thread_id, thread.add(end, turn=turn))
+        assert (await catalog.get_task("default", thread.task_id)).cost_usd == 1.0
+        assert [turn.cost_usd for turn in await catalog.list_turns("default", thread.thread_id)] == [0.5, 0.5]
+
+    using(url, work)
+
+
+def test_odd_texts_and_foreign_ids_stop_nothing(url: str) -> None:
+    async def work(catalog: Catalog) -> None:
+        thread, fork = verified_task(), Thread()
+        await create(catalog, thread)
+        turn = new_id(T0)
+        fork.add(fork.meta().model_copy(update={"task_id": thread.task_id, "tenant_id": "other"}))
+        fork.add(fork.started(model="m\0" * 500), turn=turn)
+        fork.add(TaskStatusChanged(status=TaskStatus.FAILED, reason="long \0" * 500), turn=turn)
+        for one in (thread, fork):
+            result = await catalog.apply_lines("default", one.thread_id, one.lines)
+            assert isinstance(result, Projected)
+        thread.add(TaskStatusChanged(status=TaskStatus.FAILED, reason="long \0" * 500))
+        await catalog.apply_lines("default", thread.thread_id, thread.lines)
+        task = await catalog.get_task("default", thread.task_id)
+        assert (task.thread_id, task.status, len(task.reason)) == (thread.thread_id, TaskStatus.FAILED, 200)
+        assert (await catalog.list_tasks("other")).data == ()
 
     using(url, work)

@@ -35,5 +35,3 @@ def backend(request: pytest.FixtureRequest, server_urls: dict[str, str]) -> Make
     with redis.Redis.from_url(url) as client:
         client.flushall()
     return backend_maker(url)
-
-

@@ -29,7 +29,9 @@ class Unreliable:
     lose: int = 0
     only: ScriptName | None = None
 
-    async def run(self, script: ScriptName, args: Mapping[str, Any], blobs: Sequence[bytes] = (), *, retry: bool = True) -> Reply:
+    async def run(
+        self, script: ScriptName, args: Mapping[str, Any], blobs: Sequence[bytes] = (), *, retry: bool = True
+    ) -> Reply:
         if self.only in (None, script):
             if self.refuse > 0:
                 self.refuse -= 1
@@ -153,7 +155,7 @@ class Running:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait for a server's clock, which no test can turn."""
     async with asyncio.timeout(WAIT_S):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110 - the condition lives in another process
             await asyncio.sleep(0.02)
 
 

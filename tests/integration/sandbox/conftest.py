@@ -27,6 +27,11 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout.strip()
 
 
+def engine_boxes(concurrency: int = 1) -> DockerBoxes:
+    """Boxes of this test run's own installation: no other reaper on the engine takes them."""
+    return DockerBoxes(DOCKER_HOST, concurrency=concurrency, installation=WORKER)
+
+
 @dataclass
 class DockerBackend:
     """The Backend of the conformance suite: a container per sandbox."""
@@ -36,7 +41,7 @@ class DockerBackend:
 
     @asynccontextmanager
     async def open(self, **changes: object) -> AsyncIterator[Box]:
-        boxes = DockerBoxes(DOCKER_HOST, concurrency=2)
+        boxes = engine_boxes(concurrency=2)
         try:
             yield await boxes.start(replace(self.spec, **changes))  # type: ignore[arg-type]
         finally:

@@ -71,7 +71,7 @@ def test_a_turn_that_was_cut_off_goes_on_where_it_was() -> None:
     assert restored.open_calls == (calls[1], calls[2])
     turn = restored.turn
     assert turn is not None
-    assert (turn.turn_id, turn.kind, turn.segment) == (TURN, "review", 1)
+    assert (turn.turn_id, turn.kind, turn.segment) == (TURN, "review", 0)
     assert (turn.submitted_at, turn.started_at) == (T0 - 490, T0 + 10)
     assert (turn.model_requests, turn.failed_requests, turn.tool_calls) == (1, 1, 3)
     assert (turn.usage, turn.cost_usd) == (USAGE, 0.5)
@@ -151,7 +151,7 @@ def test_recovery_reads_the_end_of_a_long_thread_and_not_the_whole() -> None:
         stored = await recorder.append([StoredLine(n.ordinal, encode_line(n)) for n in thread.lines[2800:]])
         assert stored == thread.lines[-1].ordinal
         memory.calls.clear()
-        restored = await load_thread(segments, "default", thread.thread_id)
+        restored = await load_thread(segments, "default", thread.thread_id, next_ordinal=len(thread.lines))
         assert restored == restore(thread.lines)
         reads = [call.split()[0] for call in memory.calls]
         assert reads.count("get") <= 2
@@ -169,5 +169,22 @@ def test_a_hole_between_store_and_queue_is_told() -> None:
         await recorder.append([StoredLine(n.ordinal, encode_line(n)) for n in thread.lines[:5]])
         with pytest.raises(OrdinalGap):
             await load_thread(segments, "default", thread.thread_id, thread.lines[-2:])
+
+    asyncio.run(run())
+
+
+def test_a_store_that_ends_too_early_is_told() -> None:
+    thread = _long_thread(3)
+    segments = StoredSegments(MemoryStore())
+    count = len(thread.lines)
+
+    async def run() -> None:
+        recorder = SegmentRecorder(segments, "default", thread.thread_id)
+        await recorder.append([StoredLine(n.ordinal, encode_line(n)) for n in thread.lines[:-1]])
+        for tail in ([], thread.lines[5:-1]):
+            with pytest.raises(OrdinalGap):
+                await load_thread(segments, "default", thread.thread_id, tail, next_ordinal=count)
+        whole = await load_thread(segments, "default", thread.thread_id, thread.lines[-1:], next_ordinal=count)
+        assert whole == restore(thread.lines)
 
     asyncio.run(run())

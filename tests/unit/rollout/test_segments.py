@@ -176,7 +176,7 @@ def test_a_stale_writer_after_a_merge_leaves_an_overlap_that_readers_see_through
         await other.append(LINES[:10])
         await other.merge()
         assert await stale.append(LINES[8:13]) == 12
-        assert await other.append(LINES[10:12]) == 11
+        assert await other.append(LINES[10:12]) == 12
         assert len(memory.objects) == 3
         assert await forward(segments) == LINES[:13]
         assert await back(segments) == LINES[:13][::-1]
@@ -195,6 +195,22 @@ def test_many_small_segments_are_merged_on_the_way(memory: MemoryStore, segments
             await writer.append(LINES[number : number + 1])
         assert len(memory.objects) == 6
         assert await forward(segments) == LINES[: MERGE_AT + 5]
+
+    asyncio.run(run())
+
+
+def test_big_threads_are_cut_into_objects_of_bounded_size(memory: MemoryStore, segments: StoredSegments) -> None:
+    lines = [line(number, "z" * (1 << 20)) for number in range(40)]
+
+    async def run() -> None:
+        writer = recorder(segments)
+        assert await writer.append(lines) == 39
+        assert len(memory.objects) > 4
+        await writer.merge()
+        assert all("-" in name for name in names(memory))
+        assert max(len(data) for data in memory.objects.values()) < 25 << 20
+        assert await forward(segments) == lines
+        assert await back(segments) == lines[::-1]
 
     asyncio.run(run())
 

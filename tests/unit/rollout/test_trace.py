@@ -123,10 +123,10 @@ def test_spans_hang_below_the_span_that_they_name_also_when_it_comes_later() -> 
     root = build_trace(thread.lines).root
     assert root is not None
     (node,) = find(root, "turn")
-    assert [child.name for child in node.children] == ["chat gpt-5.5", "container", "y", "self"]
-    assert [child.name for child in node.children[1].children] == ["create"]
-    assert [child.name for child in node.children[2].children] == ["x"]
-    assert "dns" in [child.name for child in node.children[0].children]
+    assert [child.name for child in node.children] == ["container", "y", "self", "chat gpt-5.5"]
+    assert [child.name for child in node.children[0].children] == ["create"]
+    assert [child.name for child in node.children[1].children] == ["x"]
+    assert "dns" in [child.name for child in node.children[3].children]
     assert [child.name for child in root.children] == ["submission", "outside"]
 
 

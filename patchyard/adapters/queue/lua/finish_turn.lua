@@ -13,7 +13,7 @@ end
 write()
 -- Answers and interrupts that were meant for this turn have nothing left to do, nor has its own input.
 for _, e in ipairs(entries(a.thread)) do
-  if e.u == a.turn and e.o ~= 'shutdown' then call('XDEL', key('sq', a.thread), e.sid) end
+  if (e.u == a.turn or e.i == a.turn) and e.o ~= 'shutdown' then call('XDEL', key('sq', a.thread), e.sid) end
 end
 clear_turn(a.thread)
 drop_live(a.thread)

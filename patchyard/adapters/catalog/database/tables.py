@@ -5,6 +5,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 _TENANT = String(63)
 _ID = String(36)
+MAX_REASON = 200
+"""Characters of a task's reason: a code, not a text."""
 
 
 class Base(DeclarativeBase):
@@ -31,7 +33,7 @@ class TaskRow(Base):
     submitted: Mapped[bool] = mapped_column(Boolean)
     """Whether the queue has it; False rows are swept."""
     status: Mapped[str] = mapped_column(String(16))
-    reason: Mapped[str] = mapped_column(String(200))
+    reason: Mapped[str] = mapped_column(String(MAX_REASON))
     title: Mapped[str] = mapped_column(Text)
     repository: Mapped[str] = mapped_column(Text)
     """See `repository_key`."""

@@ -1,9 +1,9 @@
 """From SQLAlchemy's errors to the catalog's. Never shows a statement's parameters or the URL's password."""
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from .errors import CatalogDiskFull, CatalogError, CatalogMisconfigured, CatalogUnavailable
+from patchyard.adapters.catalog.errors import CatalogDiskFull, CatalogError, CatalogMisconfigured, CatalogUnavailable
 
 _NO_SCHEMA = "The catalog's tables are missing or old. Run `patchyard up`, or Catalog.migrate(), with this version."
 _REFUSED = ("authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry", "permission denied")
@@ -24,6 +24,9 @@ def translate(error: SQLAlchemyError) -> CatalogError:
         return CatalogMisconfigured(_NO_SCHEMA)
     if state[:2] in ("28", "3D") or state == "42501" or any(part in text for part in (*_REFUSED, *_NOT_A_DATABASE)):
         return CatalogMisconfigured(f"The catalog cannot be used: {text}. Check PATCHYARD_CATALOG_URL and its rights.")
+    if isinstance(error, DataError | IntegrityError | ProgrammingError):
+        # Asking again gives the same answer, so it must not look like an outage.
+        return CatalogMisconfigured(f"The catalog refused a value: {text}. Please report it.")
     return CatalogUnavailable(text)
 
 
