@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 
-from .failures import known_failure
+from .failures import KNOWN, known_failure
 
 log = logging.getLogger(__name__)
 
@@ -178,11 +178,11 @@ def _path(loc: Sequence[str | int]) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Let every exception of the app end here."""
+    """Let every refusal of the app end here; bugs come by way of the guard around it."""
     app.add_exception_handler(RequestValidationError, _handle)
     app.add_exception_handler(HTTPException, _handle)
-    app.add_exception_handler(ApiError, _handle)
-    app.add_exception_handler(Exception, _handle)
+    for kind in (ApiError, *KNOWN):
+        app.add_exception_handler(kind, _handle)
 
 
 async def _handle(request: Request, error: Exception) -> Response:

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import click
 
+from patchyard.cli.apply_patch import apply_patch
 from patchyard.cli.commands.fix import exec_command, fix
 from patchyard.cli.commands.records import rollout, tail, trace
 from patchyard.cli.commands.replay import replay
@@ -37,7 +38,7 @@ def cli() -> None:
     """Run coding agents in ephemeral containers and get verified patches."""
 
 
-for _command in (fix, exec_command, tasks, tail, trace, rollout, up, down, status, doctor, replay):
+for _command in (fix, exec_command, tasks, tail, trace, rollout, up, down, status, doctor, apply_patch, replay):
     cli.add_command(_command)
 
 

@@ -90,6 +90,7 @@ class Service:
         self.catalog = Catalog(self.settings.effective_catalog_url)
         self.store = FilesystemStore(folder / "home" / "objects")
         self.workers: list[subprocess.Popen[bytes]] = []
+        self.threads: list[str] = []
         self._position = "0-0"
 
     async def open(self) -> None:
@@ -172,6 +173,7 @@ class Service:
             idempotency_key=view.id,
             submitted_at=view.created_at,
         )
+        self.threads.append(view.thread_id)
         await self.queue.submit(submission, registration=registration)
         await self.catalog.mark_queued("default", view.id)
         return Task(self, view.thread_id, view.turn_id or "", view.id)
@@ -209,12 +211,12 @@ class Service:
     def containers(self) -> list[str]:
         """Containers of this service's boxes."""
         done = subprocess.run(
-            ["docker", "ps", "-aq", "--filter", "label=patchyard.worker", "--format", '{{.Label "patchyard.thread"}}'],
+            ["docker", "ps", "-a", "--filter", "label=patchyard.worker", "--format", '{{.Label "patchyard.thread"}}'],
             capture_output=True,
             text=True,
             check=True,
         )
-        return done.stdout.split()
+        return [thread for thread in done.stdout.split() if thread in self.threads]
 
     def logs(self) -> str:
         return "\n".join(path.read_text()[-6000:] for path in sorted(self.folder.glob("worker-*.log")))
@@ -261,7 +263,8 @@ async def running_service(folder: Path, script: Script) -> AsyncIterator[Service
     try:
         await service.open()
         yield service
-        assert model.violations.all() == ()
+        found = [str(violation) for violation in model.violations.all()]
+        assert not found, found
     finally:
         await service.close()
         await model.close()
