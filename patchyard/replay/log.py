@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+_SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "proxy-authorization", "cookie"})
+
 Outcome = Literal["open", "completed", "error", "cut", "client_closed", "refused"]
 
 
@@ -64,7 +66,7 @@ class RequestEntry:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """For GET /requests: all but the body."""
+        """For GET /requests: all but the body and the credentials."""
         return {
             "number": self.number,
             "thread": self.thread,
@@ -78,7 +80,7 @@ class RequestEntry:
             "outcome": self.outcome,
             "events": self.events,
             "violations": self.violations,
-            "headers": dict(self.headers),
+            "headers": {name: "[redacted]" if name in _SECRET_HEADERS else value for name, value in self.headers.items()},
         }
 
 

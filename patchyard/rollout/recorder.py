@@ -12,6 +12,8 @@ MERGE_AT = 64
 """Unmerged segments of one thread. More of them make reading and listing slow, so a turn of hours is merged in between."""
 _SEGMENT_BYTES = 8 << 20
 """A segment is cut behind this size, so that no object (and no read of one) grows without bound."""
+_MERGED_BYTES = 16 << 20
+"""A merged segment is cut behind this size for the same reason."""
 
 
 class SegmentRecorder:
@@ -47,6 +49,8 @@ class SegmentRecorder:
             if line.ordinal != expected:
                 raise OrdinalGap(expected, line.ordinal, self.prefix)
         while todo := [line for line in lines if line.ordinal >= await self._position()]:
+            if todo[0].ordinal != self._next:
+                raise OrdinalGap(await self._position(), todo[0].ordinal, self.prefix)
             await self._write(_cut(todo))
         if self._loose >= MERGE_AT:
             await self.merge()
@@ -63,8 +67,13 @@ class SegmentRecorder:
         while (last := covered_through(segments, start)) is not None:
             start = last + 1
         lines: list[StoredLine] = []
+        size = 0
         async for batch in read_batches(self._store, self.prefix, start=start):
             lines += batch
+            size += sum(len(line.json) for line in batch)
+            if size >= _MERGED_BYTES:
+                await self._write_merged(lines)
+                lines, size = [], 0
         if lines:
             await self._write_merged(lines)
         # All of what was listed before reading was read; what came later stays.

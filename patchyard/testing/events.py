@@ -1,6 +1,6 @@
 """Builders of Responses API events for tests: `sse(...)` makes the events of one response."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from patchyard.protocol.model_items import TokenUsage
@@ -49,14 +49,14 @@ def ev_incomplete(reason: str, *, response_id: str = "resp_1") -> Event:
     return builders.incomplete(response_id, reason=reason)
 
 
-def sse(*parts: Event | Iterable[Event]) -> Sequence[Event]:
+def sse(*parts: Event | list[Event]) -> Sequence[Event]:
     """The events of one response, flattened; `created` and `completed` are added where they are missing."""
     events: list[Event] = []
     for part in parts:
-        if isinstance(part, dict):
-            events.append(part)
-        else:
+        if isinstance(part, list):
             events.extend(part)
+        else:
+            events.append(part)
     kinds = [event.get("type") for event in events]
     if "response.created" not in kinds:
         events.insert(0, ev_created())

@@ -212,7 +212,7 @@ class MemoryBackend(MemoryState):
         if refused is not None:
             return refused
         t = self._threads[a["thread"]]
-        if t.turn not in ("", a["turn"]):
+        if t.turn != a["turn"]:
             return [b"WRONG_TURN", t.turn.encode()]
         if any(e.role == "steer" and e.turn == a["turn"] and n not in a["consumed"] for n, e in t.waiting.items()):
             return [b"STEER"]
@@ -227,7 +227,7 @@ class MemoryBackend(MemoryState):
             return self._answer(a, "finish", "CLOSED")
         if t.waiting:
             self._promote(t)
-            return self._answer(a, "finish", "MORE")
+            return [*self._answer(a, "finish", "MORE"), t.turn.encode()]
         self._drop_lease(a["thread"])
         self._make_idle(a["thread"])
         return self._answer(a, "finish", "IDLE")

@@ -24,8 +24,8 @@ from patchyard.protocol.rollout_lines import EventMsgLine
 from patchyard.protocol.tasks import TaskStatus, TurnStatus
 from patchyard.rollout import add_usage
 
-from ._tables import MAX_REASON, TaskRow, ThreadRow, TurnRow
 from ._views import clean, usage_of
+from .database.tables import MAX_REASON, TaskRow, ThreadRow, TurnRow
 
 Terminal = TurnCompleted | TurnInterrupted | TurnFailed
 

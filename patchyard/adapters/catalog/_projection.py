@@ -10,9 +10,9 @@ from patchyard.protocol.ids import created_at
 from patchyard.protocol.rollout_lines import EventMsgLine, RolloutLine, SessionMeta, SessionMetaLine
 
 from ._fold import fold_event
-from ._insert import insert_or_ignore
-from ._tables import ProjectionRow, TaskRow, ThreadRow, TurnRow
 from ._views import clean, repository_key, search_text, thread_summary, turn_summary
+from .database.insert import insert_or_ignore
+from .database.tables import ProjectionRow, TaskRow, ThreadRow, TurnRow
 from .errors import NotFound
 from .records import Projected, ProjectionGap, ProjectionResult, ThreadSummary, TurnSummary
 

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 from patchyard.protocol.tasks import GitSource, TaskListResponse, TaskStatus, TaskView
 
 from . import _cursor
-from ._insert import insert_or_ignore
-from ._tables import TaskRow
 from ._views import SUBMITTING, clean, repository_key, task_values, task_view
+from .database.insert import insert_or_ignore
+from .database.tables import TaskRow
 from .errors import NotFound
 from .records import CreatedTask
 

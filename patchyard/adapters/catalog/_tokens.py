@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session
 
 from patchyard.protocol.ids import new_id
 
-from ._insert import insert_or_ignore
-from ._tables import TokenRow
 from ._views import clean, token_record
+from .database.insert import insert_or_ignore
+from .database.tables import TokenRow
 from .errors import NotFound
 from .records import TokenRecord
 

@@ -17,7 +17,7 @@ from patchyard.protocol.tasks import (
     VerifyResult,
 )
 
-from ._tables import TaskRow, ThreadRow, TokenRow, TurnRow
+from .database.tables import TaskRow, ThreadRow, TokenRow, TurnRow
 from .records import ThreadSummary, TokenRecord, TurnSummary
 
 SUBMITTING = "submitting"

@@ -7,9 +7,9 @@ from patchyard.protocol.rollout_lines import RolloutLine
 from patchyard.protocol.tasks import TaskListResponse, TaskStatus, TaskView
 
 from . import _projection, _tasks, _tokens
-from ._database import Database, make_parent
-from ._migrate import check_schema, migrate
 from ._projection import ThreadKey
+from .database.engine import Database, make_parent
+from .database.migrate import check_schema, migrate
 from .records import CreatedTask, ProjectionResult, ThreadSummary, TokenRecord, TurnSummary
 
 

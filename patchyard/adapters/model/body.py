@@ -10,7 +10,7 @@ from typing import Any
 from patchyard.agent.ports import ModelRequest
 from patchyard.protocol.model_items import ModelItem
 
-CACHE_BYTES = 48 * 1024 * 1024
+CACHE_BYTES = 32 * 1024 * 1024
 """Histories kept as bytes; beyond it those least recently used are serialised anew when they come again."""
 
 

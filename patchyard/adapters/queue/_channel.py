@@ -214,7 +214,9 @@ class QueueThreadChannel:
             case "READY" | "PARKED":
                 self._finish(LeaseReleased)
             case "MORE":
-                self._inbox = deque(e for e in self._inbox if turn_id not in (e.turn_id, e.submission.id))
+                # Absent in a repeated answer; the next look at the inbox tells it then.
+                self.active_turn_id = (decode(reply[1]) or None) if len(reply) > 1 else None
+                self._inbox = deque(entry for entry in self._inbox if not _ended_with(entry, turn_id))
                 self._wake.set()
             case _:
                 if consumed:
@@ -274,6 +276,12 @@ class QueueThreadChannel:
     def _raise_if_ended(self) -> None:
         if self._end is not None:
             raise self._end(self.thread_id)
+
+
+def _ended_with(entry: _Received, turn_id: str | None) -> bool:
+    """Whether a submission has nothing left to do after its turn's end; the same rule as in finish_turn.lua."""
+    belongs = turn_id in (entry.turn_id, entry.submission.id)
+    return belongs and entry.submission.op.type != "shutdown"
 
 
 def _retrieve(task: "asyncio.Task[str]") -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from ._backend import Reply, ScriptName, StreamBounds, StreamEntry, key_prefix
 from .errors import QueueUnavailable
@@ -23,7 +24,10 @@ TRIES = 3
 CONNECTIONS = 64
 """Commands at once; more wait for a free connection."""
 
-_OUTAGES = ("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "NOAUTH", "WRONGPASS", "NOPERM", "MASTERDOWN", "CLUSTERDOWN")
+_RETRIED = (ConnectionLost,)
+"""A server that refuses or hangs up is asked again; one that is silent has cost SOCKET_TIMEOUT_S already."""
+_OUTAGES = ("OOM", "MISCONF", "BUSY", "NOAUTH", "WRONGPASS", "NOPERM", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
+_OUTAGE_CLASSES = (OutOfMemoryError, ReadOnlyError, NoPermissionError)
 _SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
 
 
@@ -34,7 +38,7 @@ class RedisBackend:
         self._prefix = key_prefix(shard)
         self._scripts: dict[ScriptName, _Script] = {}
         self._reads: set[asyncio.Task[Any]] = set()
-        self._redis = _connect(url, retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), TRIES))
+        self._redis = _connect(url, retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), TRIES, _RETRIED))
         self._once = _connect(url, retry=Retry(NoBackoff(), 0))
 
     async def run(
@@ -111,7 +115,9 @@ class RedisBackend:
 
     def _load(self, script: ScriptName) -> "_Script":
         folder = resources.files(__package__).joinpath("lua")
-        source = "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", script))
+        # With this first line a server without memory or disk refuses a script as a whole, instead of half-way through.
+        first = "#!lua flags=no-writes" if script == "read" else "#!lua"
+        source = first + "\n" + "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", script))
         self._scripts[script] = _Script(source)
         return self._scripts[script]
 
@@ -152,6 +158,7 @@ def _connect(url: str, *, retry: Retry) -> Redis:
 
 def _outage(error: Exception) -> Exception:
     """QueueUnavailable for what time or an operator can mend; anything else is a fault of ours and stays what it is."""
-    if isinstance(error, ResponseError) and not str(error).startswith(_OUTAGES):
+    known = isinstance(error, _OUTAGE_CLASSES) or str(error).startswith(_OUTAGES)
+    if isinstance(error, ResponseError) and not known:
         return error
     return QueueUnavailable(f"{type(error).__name__}: {error}")

@@ -5,10 +5,11 @@ import builtins
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import boto3
+from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -134,9 +135,10 @@ class S3Store:
         loop = asyncio.get_running_loop()
         try:
             async with self._client_lock:
-                if self._client is None:
-                    self._client = await loop.run_in_executor(self._executor, self._connect)
-            return await loop.run_in_executor(self._executor, work, self._client)
+                client = self._client
+                if client is None:
+                    client = self._client = await loop.run_in_executor(self._executor, self._connect)
+            return await loop.run_in_executor(self._executor, work, client)
         except ClientError as error:
             raise translate_client(error, key=key, bucket=self._bucket) from error
         except BotoCoreError as error:
@@ -154,7 +156,7 @@ class S3Store:
             s3={"addressing_style": "path"} if self._endpoint_url else {},
         )
         # An own session: boto3's default one is shared by the whole process and not safe in threads.
-        session = boto3.session.Session()
+        session = Session()
         region = session.region_name or "us-east-1"
         return session.client("s3", endpoint_url=self._endpoint_url, region_name=region, config=config)
 
@@ -227,7 +229,7 @@ class S3Store:
                 Bucket=self._bucket, Prefix=self._base + prefix, StartAfter=start_after, MaxKeys=limit
             )
             objects = tuple(
-                ObjectInfo(item["Key"][skip:], item["Size"], int(item["LastModified"].timestamp() * 1000))
+                ObjectInfo(item.get("Key", "")[skip:], item.get("Size", 0), _milliseconds(item.get("LastModified")))
                 for item in answer.get("Contents", [])
             )
             more = answer.get("IsTruncated", False) and bool(objects)
@@ -253,6 +255,10 @@ async def _chained(first: bytes, second: bytes, rest: AsyncIterator[bytes]) -> A
     yield second
     async for part in rest:
         yield part
+
+
+def _milliseconds(moment: datetime | None) -> int:
+    return int(moment.timestamp() * 1000) if moment is not None else 0
 
 
 def _slice(data: bytes, content_range: str | None, key: str) -> ObjectSlice:

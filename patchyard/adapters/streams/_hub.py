@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from ._frames import EventFrame
 from ._source import EventSource, Fired, History
@@ -42,7 +42,7 @@ class EventHub:
                 await self._reader
             self._reader = None
 
-    async def subscribe(self, thread_id: str, *, after: int | None = None) -> AsyncIterator[EventFrame]:
+    async def subscribe(self, thread_id: str, *, after: int | None = None) -> AsyncGenerator[EventFrame, None]:
         """Events of a thread after an ordinal (None: from the first record). Close the iterator to unsubscribe.
 
         The first delta of an item that is open on arrival carries its text so far.

@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
 from patchyard.adapters.catalog import Catalog, CatalogMisconfigured
-from patchyard.adapters.catalog._tables import Base
+from patchyard.adapters.catalog.database.tables import Base
 
 _MIGRATE = """
 import asyncio, sys

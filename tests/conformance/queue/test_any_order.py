@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from patchyard.adapters.queue import Backend, Claim, QueueCore, QueueThreadChannel, ThreadClosedError, ThreadRegistration
@@ -67,9 +67,7 @@ class World:
         """A client that did not get its answer asks again, with a new submission id."""
         if self.sent:
             submission, first = self.sent[len(self.sent) // 2]
-            again = await self.core.submit(
-                submission.model_copy(update={"id": new_id()}), registration=ThreadRegistration()
-            )
+            again = await self.core.submit(submission.model_copy(update={"id": new_id()}), registration=ThreadRegistration())
             if first.admission.type != "not_submitted":
                 assert again == first.model_copy(update={"duplicate": True})
             else:
@@ -93,7 +91,8 @@ class World:
         if not channel._inbox:
             await channel._fetch()
         if not channel._inbox:
-            return await self._leave_if_idle(channel)
+            await self._leave_if_idle(channel)
+            return
         submission = await channel.receive()
         match submission.op:
             case ops.Interrupt() | ops.Shutdown():
@@ -120,14 +119,15 @@ class World:
         ending = [events.ThreadClosed()] if closing else []
         if turn is None:
             await channel.commit([events.OpApplied(op="late"), *ending], consumed=[submission.id])
-            return self._forget_if_ended()
+            self._forget_if_ended()
+            return
         dropped: list[str] = []
         while not await channel.finish_turn([interrupted(*dropped), *ending], turn_id=turn, consumed=[submission.id, *dropped]):
             await channel._fetch()
-            while channel._inbox:
-                late = channel._inbox.popleft().submission
-                if isinstance(late.op, ops.TurnInput) and late.id != turn:
-                    dropped.append(late.id)
+            steers = [entry for entry in channel._inbox if isinstance(entry.submission.op, ops.TurnInput)]
+            for entry in steers:
+                channel._inbox.remove(entry)
+                dropped.append(entry.submission.id)
         self._forget_if_ended()
 
     async def finish(self) -> None:
@@ -267,7 +267,8 @@ async def run(backend: Backend, history: list[Action], expire: Any) -> None:
         await core.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
+@example(["input", "claim", "interrupt"], True)
 @given(HISTORIES, st.booleans())
 def test_promises_hold_in_memory(history: list[Action], closes: bool) -> None:
     backend = MemoryBackend()

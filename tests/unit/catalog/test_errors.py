@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from patchyard.adapters.catalog import Catalog, CatalogDiskFull, CatalogError, CatalogMisconfigured, CatalogUnavailable
-from patchyard.adapters.catalog._errors import translate
+from patchyard.adapters.catalog.database.translation import translate
 
 ROOT = Path(__file__).parents[3]
 

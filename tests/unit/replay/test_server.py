@@ -194,8 +194,9 @@ def test_the_other_addresses() -> None:
         assert (await client.get("/nothing")).status_code == 404
         assert (await client.post("/script", content="steps: 1")).status_code == 400
         assert (await client.post("/script", content="steps: [{items: [{message: new}]}]")).status_code == 200
-        assert "new" in (await client.post("/responses", json=body())).text
-        assert (await client.get("/requests")).json()["requests"][0]["thread"] == "t1"
+        assert "new" in (await client.post("/responses", json=body(), headers={"authorization": "Bearer k"})).text
+        (logged,) = (await client.get("/requests")).json()["requests"]
+        assert (logged["thread"], logged["headers"]["authorization"]) == ("t1", "[redacted]")
 
     serve("steps: [{items: [{message: old}]}]", scene)
 

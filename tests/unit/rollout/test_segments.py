@@ -199,6 +199,22 @@ def test_many_small_segments_are_merged_on_the_way(memory: MemoryStore, segments
     asyncio.run(run())
 
 
+def test_big_threads_are_cut_into_objects_of_bounded_size(memory: MemoryStore, segments: StoredSegments) -> None:
+    lines = [line(number, "z" * (1 << 20)) for number in range(40)]
+
+    async def run() -> None:
+        writer = recorder(segments)
+        assert await writer.append(lines) == 39
+        assert len(memory.objects) > 4
+        await writer.merge()
+        assert all("-" in name for name in names(memory))
+        assert max(len(data) for data in memory.objects.values()) < 25 << 20
+        assert await forward(segments) == lines
+        assert await back(segments) == lines[::-1]
+
+    asyncio.run(run())
+
+
 def test_a_merge_during_a_read_disturbs_nobody(segments: StoredSegments) -> None:
     async def run() -> None:
         writer = recorder(segments)

@@ -12,8 +12,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from ._errors import translate
-from .errors import CatalogMisconfigured
+from patchyard.adapters.catalog.errors import CatalogMisconfigured
+
+from .translation import translate
 
 _POSTGRES_CONNECTIONS = 8
 """Per process. A PostgreSQL server takes 100 by default: enough for ten processes."""

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from ._tables import Base
+from .tables import Base
 
 
 def insert_or_ignore(session: Session, table: type[Base], values: dict[str, Any]) -> bool:

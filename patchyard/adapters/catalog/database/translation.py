@@ -3,7 +3,7 @@
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from .errors import CatalogDiskFull, CatalogError, CatalogMisconfigured, CatalogUnavailable
+from patchyard.adapters.catalog.errors import CatalogDiskFull, CatalogError, CatalogMisconfigured, CatalogUnavailable
 
 _NO_SCHEMA = "The catalog's tables are missing or old. Run `patchyard up`, or Catalog.migrate(), with this version."
 _REFUSED = ("authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry", "permission denied")

@@ -9,10 +9,11 @@ from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, text
 
-from ._tables import Base
-from .errors import CatalogMisconfigured
+from patchyard.adapters.catalog.errors import CatalogMisconfigured
 
-_FOLDER = Path(__file__).parent / "migrations"
+from .tables import Base
+
+_FOLDER = Path(__file__).parents[1] / "migrations"
 _ADVISORY_LOCK = 0x5061746368
 """Any fixed number: PostgreSQL's name for "somebody migrates this catalog"."""
 

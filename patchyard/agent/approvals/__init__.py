@@ -1,0 +1,6 @@
+"""Whether a tool may do what the model asks, and the questions to people that this takes."""
+
+from .gate import Approvals, CommandAsk, Declined
+from .questions import Answer, AnswerOp, Question, Questions, first_of, question_id
+
+__all__ = ["Answer", "AnswerOp", "Approvals", "CommandAsk", "Declined", "Question", "Questions", "first_of", "question_id"]

@@ -1,0 +1,111 @@
+"""Whether a tool may do what the model asks: policy first, then a person, then what was allowed for the session."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from patchyard.agent.config import Settings
+from patchyard.agent.errors import ToolError
+from patchyard.agent.ports import Clock
+from patchyard.policy import PathClass, decide_command, decide_patch, split_script
+from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest
+from patchyard.protocol.ids import new_id
+from patchyard.protocol.items import FileUpdate
+from patchyard.protocol.ops import ApprovalDecision
+
+from .questions import Answer, Question, Questions, question_id
+
+
+class Declined(ToolError):
+    """Policy or a person said no. The message is the reason, for the model."""
+
+
+@dataclass(frozen=True)
+class CommandAsk:
+    """A command that wants to run."""
+
+    item_id: str
+    script: str
+    argv: tuple[str, ...]
+    cwd: str
+    escalate: bool
+    justification: str | None
+    prefix_rule: tuple[str, ...] | None
+
+
+class Approvals:
+    """The first gate of a thread."""
+
+    def __init__(self, questions: Questions, clock: Clock) -> None:
+        self._questions = questions
+        self._clock = clock
+        self._commands: set[tuple[str, str, bool]] = set()
+        self._paths: set[str] = set()
+        self._prefixes: set[tuple[str, ...]] = set()
+
+    async def command(self, ask: CommandAsk, settings: Settings) -> str | None:
+        """The approval's id, None when none was needed. Declined with the reason otherwise."""
+        verdict = decide_command(ask.script, approval=settings.approval, sandbox=settings.sandbox, escalate=ask.escalate)
+        match verdict.action:
+            case "run":
+                return None
+            case "reject":
+                raise Declined(verdict.reason)
+            case "ask":
+                key = (ask.script, ask.cwd, ask.escalate)
+                if key in self._commands or (not ask.escalate and self._allowed_by_prefix(ask.script)):
+                    return None
+            case _:
+                assert_never(verdict.action)
+        request = self._questions.find(ask.item_id) or ExecApprovalRequest(
+            approval_id=new_id(self._clock.now_ms()),
+            item_id=ask.item_id,
+            command=ask.argv,
+            cwd=ask.cwd,
+            reason=ask.justification or verdict.reason,
+            proposed_prefix_rule=ask.prefix_rule,
+        )
+        answer = await self._ask(request, what="command")
+        if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
+            self._commands.add(key)
+        if answer.prefix_rule:
+            self._prefixes.add(answer.prefix_rule)
+        return question_id(request)
+
+    async def patch(
+        self, item_id: str, changes: Sequence[FileUpdate], paths: Sequence[str], worst: PathClass, settings: Settings
+    ) -> None:
+        """Return when the patch may be written. Declined with the reason otherwise. `paths`: absolute, all that it touches."""
+        verdict = decide_patch(worst, approval=settings.approval)
+        match verdict.action:
+            case "run":
+                return
+            case "reject":
+                raise Declined(verdict.reason)
+            case "ask":
+                if self._paths.issuperset(paths):
+                    return
+            case _:
+                assert_never(verdict.action)
+        request = self._questions.find(item_id) or PatchApprovalRequest(
+            approval_id=new_id(self._clock.now_ms()), item_id=item_id, changes=tuple(changes), reason=verdict.reason
+        )
+        answer = await self._ask(request, what="patch")
+        if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
+            self._paths.update(paths)
+
+    async def _ask(self, request: Question, *, what: str) -> Answer:
+        answer = await self._questions.ask(request)
+        if answer.accepted:
+            return answer
+        nothing = "It was not run." if what == "command" else "Nothing was changed."
+        if answer.decision == "expired":
+            raise Declined(f"Nobody answered the question about this {what} in time. {nothing} Find another way or finish.")
+        message = f" They say: {answer.message}" if answer.message else ""
+        raise Declined(f"A person declined this {what}. {nothing} Do not try it again in another form.{message}")
+
+    def _allowed_by_prefix(self, script: str) -> bool:
+        commands = split_script(script)
+        return commands is not None and all(
+            any(command[: len(prefix)] == prefix for prefix in self._prefixes) for command in commands
+        )

@@ -1,0 +1,68 @@
+"""What one turn has spent, and when it has to stop."""
+
+from dataclasses import dataclass, field
+
+from patchyard.protocol.model_items import TokenUsage
+from patchyard.protocol.policies import Budgets
+
+from .context import tokens
+from .errors import BudgetExceeded
+
+WRAP_UP_SHARE = 0.8
+"""From this share of any budget on, the model is told once to finish."""
+
+
+@dataclass
+class Spend:
+    """Sums of one turn, over all its segments."""
+
+    budgets: Budgets
+    started_ms: int
+    """Since when the wall time counts."""
+    model_requests: int = 0
+    tool_calls: int = 0
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    cost_usd: float | None = None
+    warned: bool = False
+    """The wrap-up message was given."""
+
+    def add_response(self, usage: TokenUsage) -> None:
+        """A response was counted by the provider."""
+        self.usage = tokens.add(self.usage, usage)
+
+    def check(self, now_ms: int) -> None:
+        """Raise BudgetExceeded when a budget is used up."""
+        for name, used, limit in self._meters(now_ms):
+            if used >= limit:
+                raise BudgetExceeded(f"{name} ({limit:g})")
+
+    def nearly_spent(self, now_ms: int) -> str | None:
+        """Words for the first budget that is at 80 %, or whose last request comes next; None: all is well, or it was said."""
+        if self.warned:
+            return None
+        for name, used, limit in self._meters(now_ms):
+            last_request = name == "model requests" and used > 0 and limit - used <= 1
+            if used >= WRAP_UP_SHARE * limit or last_request:
+                self.warned = True
+                return f"{used:g} of {limit:g} {name}"
+        return None
+
+    def wall_time_left(self, now_ms: int) -> float | None:
+        """Seconds; None: no limit."""
+        limit = self.budgets.wall_time_s
+        return None if limit is None else limit - self.elapsed_s(now_ms)
+
+    def elapsed_s(self, now_ms: int) -> float:
+        """Seconds since the turn's start."""
+        return max(0, now_ms - self.started_ms) / 1000
+
+    def _meters(self, now_ms: int) -> list[tuple[str, float, float]]:
+        b = self.budgets
+        meters = (
+            ("model requests", self.model_requests, b.model_requests),
+            ("tool calls", self.tool_calls, b.tool_calls),
+            ("tokens", tokens.total(self.usage), b.tokens),
+            ("seconds of wall time", self.elapsed_s(now_ms), b.wall_time_s),
+            ("US dollars", self.cost_usd or 0.0, b.cost_usd),
+        )
+        return [(name, used, limit) for name, used, limit in meters if limit is not None]

@@ -1,0 +1,93 @@
+"""What a session is given: its configuration and its ports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from patchyard.protocol.ops import TurnOverrides
+from patchyard.protocol.policies import ApprovalPolicy, SandboxPolicy
+from patchyard.protocol.tasks import TaskSpec
+
+from .ports import Clock, ModelClient, SandboxSource, Telemetry, ThreadChannel, TurnGate
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The outside world of one session. See `ports`."""
+
+    channel: ThreadChannel
+    model: ModelClient
+    sandbox: SandboxSource
+    gate: TurnGate
+    telemetry: Telemetry
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """How one thread is run. Times are seconds."""
+
+    tenant_id: str
+    thread_id: str
+    spec: TaskSpec
+    model: str
+    """The model of turns that name none (the specification's, or the service's default)."""
+    task_id: str | None = None
+    cwd: str = "/workspace"
+    """The workspace as seen inside the box."""
+    model_context_window: int = 272_000
+    """Tokens."""
+    rollout_prefix: str = ""
+    patchyard_version: str = ""
+    recovery_reason: Literal["worker_lost", "hand_over"] = "worker_lost"
+    """Why an unfinished turn is found on start, unless it was parked."""
+    stream_retries: int = 5
+    hold_time_s: float = 120
+    """How long a question keeps its slot before the turn parks."""
+    question_expiry_s: float = 24 * 3600
+    """How long a question waits for an answer at all."""
+    first_wait_s: float = 5
+    """How long a session without an unfinished turn waits for its first submission."""
+    linger_s: float = 0
+    """How long a session waits for more submissions after a turn."""
+    interrupt_grace_s: float = 0.8
+    """What an interrupted turn may still spend on its processes and on the gate's last word."""
+    output_tokens: int = 10_000
+    """Most tokens of one tool output."""
+    sessions_limit: int = 64
+    """Commands that may run at once in one thread."""
+    secrets: tuple[str, ...] = ()
+    """Values that must never leave the process."""
+    command_env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment of commands; wins over the built-in values."""
+    freeform_patch: bool = True
+    """False: apply_patch is a function with a JSON argument, for models without custom tools."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings that a turn runs with."""
+
+    model: str
+    effort: str | None
+    approval: ApprovalPolicy
+    sandbox: SandboxPolicy
+    cwd: str
+
+    @classmethod
+    def of(cls, config: SessionConfig) -> Self:
+        """The thread's settings before any override."""
+        spec = config.spec
+        return cls(spec.model or config.model, spec.effort, spec.approval, spec.sandbox, config.cwd)
+
+    def merged(self, overrides: TurnOverrides | None) -> "Settings":
+        """With the overrides that are not None."""
+        if overrides is None:
+            return self
+        return Settings(
+            model=overrides.model or self.model,
+            effort=overrides.effort or self.effort,
+            approval=self.approval if overrides.approval is None else overrides.approval,
+            sandbox=self.sandbox if overrides.sandbox is None else overrides.sandbox,
+            cwd=overrides.cwd or self.cwd,
+        )

@@ -1,0 +1,94 @@
+"""The model's input of one context window: append-only, and its normalised copy for the prompt, built incrementally."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from patchyard.protocol.model_items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    ModelItem,
+    TokenUsage,
+)
+
+from . import tokens
+
+Call = FunctionCall | CustomToolCall
+Output = FunctionCallOutput | CustomToolCallOutput
+
+ABORTED = "aborted"
+"""What the prompt says for a call that never got an output."""
+
+
+def output_for(call: Call, text: str) -> Output:
+    """The output item that belongs to a call."""
+    if isinstance(call, FunctionCall):
+        return FunctionCallOutput(call_id=call.call_id, output=text)
+    return CustomToolCallOutput(call_id=call.call_id, output=text)
+
+
+class History:
+    """What the model has seen and said in this window. Compaction replaces the whole by `restart`."""
+
+    def __init__(self, items: Iterable[ModelItem] = (), *, window_number: int = 0) -> None:
+        self.window_number = window_number
+        self.items: list[ModelItem] = list(items)
+        self._prompt: list[ModelItem] = []
+        self._normalised = 0
+        self._calls: Counter[str] = Counter()
+        self._known_tokens = 0
+        self._counted = 0
+
+    def append(self, item: ModelItem) -> None:
+        """Add an item."""
+        self.items.append(item)
+
+    def restart(self, items: Iterable[ModelItem], *, window_number: int) -> None:
+        """Begin a new window with these items."""
+        self.__init__(items, window_number=window_number)  # type: ignore[misc]
+
+    def open_calls(self) -> list[Call]:
+        """Calls without an output, in order."""
+        outputs = Counter(i.call_id for i in self.items if isinstance(i, Output))
+        found: list[Call] = []
+        for item in self.items:
+            if isinstance(item, Call):
+                if outputs[item.call_id]:
+                    outputs[item.call_id] -= 1
+                else:
+                    found.append(item)
+        return found
+
+    def prompt(self) -> Sequence[ModelItem]:
+        """The input of the next request: every call has its output, no output is without a call.
+
+        Extends what it returned before. Only items that came since are looked at.
+        """
+        new = self.items[self._normalised :]
+        self._normalised = len(self.items)
+        outputs = Counter(i.call_id for i in new if isinstance(i, Output))
+        for item in new:
+            if isinstance(item, Call):
+                self._prompt.append(item)
+                if outputs[item.call_id]:
+                    outputs[item.call_id] -= 1
+                    self._calls[item.call_id] += 1
+                else:
+                    self._prompt.append(output_for(item, ABORTED))
+            elif isinstance(item, Output):
+                if self._calls[item.call_id]:
+                    self._calls[item.call_id] -= 1
+                    self._prompt.append(item)
+            else:
+                self._prompt.append(item)
+        return tuple(self._prompt)
+
+    def response_counted(self, usage: TokenUsage) -> None:
+        """A provider counted everything up to now."""
+        self._known_tokens = tokens.total(usage)
+        self._counted = len(self.items)
+
+    def estimated_tokens(self) -> int:
+        """Tokens of the window: the provider's last count and an estimate of what came since."""
+        return self._known_tokens + sum(tokens.of_item(item) for item in self.items[self._counted :])

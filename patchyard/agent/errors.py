@@ -1,0 +1,58 @@
+"""Everything that can go wrong in the agent core.
+
+AgentError                 base; carries an ErrorInfo
+├── TurnError              ends the turn as failed
+│   └── BudgetExceeded     a spend budget is used up
+└── ToolError              an output that the model reads; the turn goes on
+
+ParkTurn and StopTurn are no errors: they tell the turn to wait without a slot, or to end because a person said so.
+LeaseLost (ports) passes through everything: whoever sees it stops and writes nothing.
+"""
+
+from typing import Literal
+
+from patchyard.protocol.errors import ErrorCode, ErrorInfo
+
+
+class AgentError(Exception):
+    """Base of the agent core's errors."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message)
+        self.info = info
+
+
+class TurnError(AgentError):
+    """The turn can't go on and ends as failed with this error."""
+
+
+class BudgetExceeded(TurnError):
+    """A spend budget of the turn is used up."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            ErrorInfo.of(
+                ErrorCode.BUDGET_EXCEEDED,
+                f"The turn's budget is used up: {what}. The work so far is kept; raise the budget or split the task.",
+            )
+        )
+
+
+class ToolError(AgentError):
+    """A tool could not do what was asked. The message is written for the model."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorInfo.of(ErrorCode.INVALID_REQUEST, message))
+
+
+class ParkTurn(Exception):
+    """The turn has to wait longer than it may hold its slot."""
+
+    def __init__(self, reason: Literal["approval", "user_input", "budget", "retry_time"], until_ms: int | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.until_ms = until_ms
+
+
+class StopTurn(Exception):
+    """A person answered a question with `cancel`: the turn ends as interrupted."""

@@ -1,0 +1,300 @@
+"""A session: one thread in this process. Takes its submissions, runs its turns, answers every Op exactly once."""
+
+import asyncio
+from enum import StrEnum
+
+from patchyard.protocol.errors import NotSubmittedReason
+from patchyard.protocol.events import OpApplied, OpRejected, ThreadClosed, ThreadSettingsApplied
+from patchyard.protocol.ops import (
+    CleanBackgroundTerminals,
+    Compact,
+    DynamicToolResponse,
+    ExecApproval,
+    InterAgentCommunication,
+    Interrupt,
+    PatchApproval,
+    RecoverTurn,
+    RefreshMcpServers,
+    ReloadUserConfig,
+    RequestPermissionsResponse,
+    ResolveElicitation,
+    Review,
+    RunUserShellCommand,
+    Shutdown,
+    StartIfIdle,
+    Steer,
+    Submission,
+    SuspendTurnAndShutdown,
+    ThreadSettings,
+    TurnInput,
+    TurnSettings,
+    UserInputAnswer,
+)
+from patchyard.rollout import RestoredThread
+
+from .approvals import AnswerOp, first_of
+from .config import Ports, SessionConfig
+from .thread import Thread
+from .tools.registry import registry_for
+from .turns import Recovery, Turn, TurnEnd
+from .turns.records import is_empty, user_records
+
+
+class SessionOutcome(StrEnum):
+    """Why a session ended."""
+
+    IDLE = "idle"
+    """No turn runs and nothing is left to do; the lease can be given back."""
+    PARKED = "parked"
+    """The turn waits; the lease is gone already."""
+    SUSPENDED = "suspended"
+    """A turn is unfinished and another worker goes on with it, or would have."""
+    CLOSED = "closed"
+    """The thread takes no more submissions."""
+
+
+class Session:
+    """See the module. `run` once; LeaseLost and unforeseen errors of the channel are raised after everything was stopped."""
+
+    def __init__(self, config: SessionConfig, ports: Ports, restored: RestoredThread | None = None) -> None:
+        self._config = config
+        self._ports = ports
+        self._thread = Thread(config, ports, restored)
+        self._journal = self._thread.journal
+        self._registry = registry_for(self._thread)
+        self._turn: Turn | None = None
+        self._interrupts: list[Submission] = []
+        """Accepted for the running turn, answered after its end."""
+        self._shutdown: Submission | None = None
+        self._suspended = False
+        self._received = 0
+        self._wake = asyncio.Event()
+        if restored is not None and restored.turn is not None:
+            self._turn = Turn(
+                self._thread, self._registry, restored.turn.turn_id, submission=None, recovery=Recovery(restored.turn)
+            )
+
+    async def run(self) -> SessionOutcome:
+        """Serve the thread until it is idle, parked, suspended or closed."""
+        listener = asyncio.create_task(self._listen())
+        try:
+            return await self._serve(listener)
+        finally:
+            listener.cancel()
+            await asyncio.wait([listener])
+            if not listener.cancelled():
+                listener.exception()  # Seen; `_serve` raised it if it mattered.
+            await self._thread.processes.kill_all(grace_s=self._config.interrupt_grace_s)
+
+    def suspend(self) -> None:
+        """Hand over: stop at the next await point without a terminal event."""
+        self._suspended = True
+        if self._turn is not None:
+            self._turn.stop("suspend")
+        self._wake.set()
+
+    # --- serving
+
+    async def _serve(self, listener: "asyncio.Task[None]") -> SessionOutcome:
+        while True:
+            turn = await self._next_turn(listener)
+            if turn is not None:
+                end = await self._run_turn(turn, listener)
+                if end == "parked":
+                    return SessionOutcome.PARKED
+                if end == "suspended":
+                    return SessionOutcome.SUSPENDED
+                self._after_turn(turn, end)
+                continue
+            if self._shutdown is not None:
+                await self._journal.commit(ThreadClosed(), submission_id=self._shutdown.id, consumed=[self._shutdown.id])
+                return SessionOutcome.CLOSED
+            await self._journal.flush()
+            if self._turn is None:
+                return SessionOutcome.SUSPENDED if self._suspended else SessionOutcome.IDLE
+
+    async def _next_turn(self, listener: "asyncio.Task[None]") -> Turn | None:
+        """The turn to run; None when there is none and the session should leave."""
+        while self._turn is None and not self._suspended and self._shutdown is None:
+            wait_s = self._config.linger_s if self._received else self._config.first_wait_s
+            self._wake.clear()
+            seen = self._received
+            if wait_s:
+                await first_of(self._wake.wait(), asyncio.wait([listener]), self._ports.clock.sleep(wait_s))
+            else:
+                await _let_others_run()
+            if listener.done():
+                listener.result()
+            if self._received == seen:
+                break
+        return self._turn
+
+    async def _run_turn(self, turn: Turn, listener: "asyncio.Task[None]") -> TurnEnd:
+        thread = self._thread
+        thread.active_settings = thread.settings
+        thread.changed_files = False
+        running = asyncio.create_task(turn.run())
+        try:
+            await asyncio.wait([running, listener], return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                listener.result()
+            return await running
+        finally:
+            if not running.done():
+                running.cancel()
+                await asyncio.wait([running])
+
+    def _after_turn(self, turn: Turn, end: TurnEnd) -> None:
+        self._turn = None
+        interrupts, self._interrupts = self._interrupts, []
+        for submission in interrupts:
+            if end == "interrupted":
+                self._applied(submission)
+            else:
+                self._rejected(submission, "the turn had already ended", NotSubmittedReason.NO_ACTIVE_TURN)
+        # What came after the turn's last record is new input: the queue accepted it when no turn was active any more.
+        for submission in turn.state.steers:
+            self._dispatch(submission)
+
+    # --- submissions
+
+    async def _listen(self) -> None:
+        while True:
+            submission = await self._ports.channel.receive()
+            self._received += 1
+            self._dispatch(submission)
+            if self._turn is not None:
+                self._turn.state.news.set()
+            self._wake.set()
+
+    def _dispatch(self, submission: Submission) -> None:
+        """Act on one submission, or pass it on. Never waits: what has to be written is posted."""
+        op = submission.op
+        match op:
+            case TurnInput():
+                self._turn_input(submission, op)
+            case InterAgentCommunication():
+                self._inter_agent(submission, op)
+            case Interrupt():
+                self._interrupt(submission, op)
+            case Shutdown():
+                self._shut_down(submission)
+            case ExecApproval() | PatchApproval() | UserInputAnswer():
+                self._answer(submission, op)
+            case ThreadSettings():
+                self._thread.settings = self._thread.settings.merged(op.overrides)
+                self._journal.post(
+                    ThreadSettingsApplied(overrides=op.overrides), submission_id=submission.id, consumed=[submission.id]
+                )
+            case TurnSettings():
+                self._turn_settings(submission, op)
+            case SuspendTurnAndShutdown():
+                self._applied(submission)
+                self.suspend()
+            case RecoverTurn():
+                self._recover(submission, op)
+            case CleanBackgroundTerminals():
+                # Commands end with their turn, so there is nothing left to clean between turns.
+                self._applied(submission)
+            case Compact() | Review() | RunUserShellCommand() | RefreshMcpServers() | ReloadUserConfig():
+                self._rejected(submission, f"{op.type} is not offered by this version of the service")
+            case RequestPermissionsResponse() | DynamicToolResponse() | ResolveElicitation():
+                self._rejected(submission, "there is no open request that this could answer")
+
+    def _turn_input(self, submission: Submission, op: TurnInput) -> None:
+        refusal = self._refusal(submission, op)
+        if refusal is not None:
+            self._rejected(submission, refusal.value.replace("_", " "), refusal)
+            return
+        if self._turn is not None:
+            self._turn.steer(submission)
+            if op.overrides is not None:
+                self._thread.settings = self._thread.settings.merged(op.overrides)
+                self._journal.post(ThreadSettingsApplied(overrides=op.overrides), submission_id=submission.id)
+            return
+        self._thread.settings = self._thread.settings.merged(op.overrides)
+        self._start(submission)
+
+    def _refusal(self, submission: Submission, op: TurnInput) -> NotSubmittedReason | None:
+        """Why input is not taken, checked in the order of NotSubmittedReason."""
+        turn = self._turn
+        if turn is not None and submission.id == turn.id:
+            return None
+        match op.mode:
+            case StartIfIdle() if turn is not None:
+                return NotSubmittedReason.NOT_IDLE
+            case Steer() if turn is None:
+                return NotSubmittedReason.NO_ACTIVE_TURN
+            case Steer() if turn is not None and op.mode.expected_turn_id != turn.id:
+                return NotSubmittedReason.EXPECTED_TURN_MISMATCH
+            case _:
+                pass
+        if is_empty(op.items):
+            return NotSubmittedReason.EMPTY_INPUT
+        if turn is not None and op.output_schema is not None and op.output_schema != turn.output_schema:
+            return NotSubmittedReason.OUTPUT_SCHEMA_MISMATCH
+        return None
+
+    def _inter_agent(self, submission: Submission, op: InterAgentCommunication) -> None:
+        if self._turn is not None:
+            self._turn.steer(submission)
+        elif op.trigger_turn:
+            self._start(submission)
+        else:
+            records = user_records(submission, self._ports.clock.now_ms())
+            self._journal.post(*records, submission_id=submission.id, consumed=[submission.id])
+
+    def _start(self, submission: Submission) -> None:
+        if self._suspended or self._shutdown is not None:
+            return  # Stays in the queue for whoever owns the thread next.
+        self._turn = Turn(self._thread, self._registry, submission.id, submission=submission)
+
+    def _interrupt(self, submission: Submission, op: Interrupt) -> None:
+        if self._turn is None:
+            self._rejected(submission, "no turn is running", NotSubmittedReason.NO_ACTIVE_TURN)
+        elif op.turn_id not in (None, self._turn.id):
+            self._rejected(submission, f"the running turn is {self._turn.id}", NotSubmittedReason.EXPECTED_TURN_MISMATCH)
+        else:
+            self._interrupts.append(submission)
+            self._turn.stop("interrupt")
+
+    def _shut_down(self, submission: Submission) -> None:
+        if self._shutdown is not None:
+            self._rejected(submission, "the thread is closing already")
+            return
+        self._shutdown = submission
+        if self._turn is not None:
+            self._turn.stop("interrupt")
+
+    def _answer(self, submission: Submission, op: AnswerOp) -> None:
+        why_not = self._thread.questions.answer(submission, op)
+        if why_not is not None:
+            self._rejected(submission, why_not)
+
+    def _turn_settings(self, submission: Submission, op: TurnSettings) -> None:
+        if self._turn is None:
+            self._rejected(submission, "no turn is running", NotSubmittedReason.NO_ACTIVE_TURN)
+        elif op.turn_id != self._turn.id:
+            self._rejected(submission, f"the running turn is {self._turn.id}", NotSubmittedReason.EXPECTED_TURN_MISMATCH)
+        else:
+            self._thread.active_settings = self._thread.active_settings.merged(op.overrides)
+            self._applied(submission)
+
+    def _recover(self, submission: Submission, op: RecoverTurn) -> None:
+        if self._turn is not None and self._turn.id == op.turn_id:
+            self._applied(submission)
+        else:
+            self._rejected(submission, "this turn is not unfinished", NotSubmittedReason.NO_ACTIVE_TURN)
+
+    def _applied(self, submission: Submission) -> None:
+        self._journal.post(OpApplied(op=submission.op.type), submission_id=submission.id, consumed=[submission.id])
+
+    def _rejected(self, submission: Submission, message: str, reason: NotSubmittedReason | None = None) -> None:
+        rejected = OpRejected(op=submission.op.type, reason=reason, message=message)
+        self._journal.post(rejected, submission_id=submission.id, consumed=[submission.id])
+
+
+async def _let_others_run() -> None:
+    """Give a submission that is already there the chance to be received."""
+    for _ in range(3):
+        await asyncio.sleep(0)

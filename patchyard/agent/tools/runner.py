@@ -1,0 +1,130 @@
+"""Runs the calls of a step: side by side where tools allow it, outputs in the order of the calls."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from patchyard.agent.budget import Spend
+from patchyard.agent.context.history import Call, output_for
+from patchyard.agent.errors import AgentError, ParkTurn, StopTurn, ToolError, TurnError
+from patchyard.agent.ports import LeaseLost, SandboxError
+from patchyard.agent.thread import Thread
+
+from .calls import Tool, ToolCall
+from .registry import Registry
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Running:
+    call: ToolCall
+    tool: Tool | None
+    task: asyncio.Task[str]
+    recorded: bool = False
+
+
+class CallRunner:
+    """The calls of one step, over all attempts of its request."""
+
+    def __init__(self, thread: Thread, registry: Registry, spend: Spend, turn_id: str) -> None:
+        self._thread = thread
+        self._registry = registry
+        self._spend = spend
+        self._turn_id = turn_id
+        self._running: list[_Running] = []
+        self._parked: ParkTurn | None = None
+
+    def start(self, item: Call) -> None:
+        """Run a call as soon as those that it must wait for are over. Its item is in the history already."""
+        call = ToolCall(item, self._turn_id, self._thread.ports.clock.monotonic())
+        tool = self._registry.get(item.name)
+        before = [r.task for r in self._running if tool is None or not tool.parallel or (r.tool and not r.tool.parallel)]
+        limit = self._spend.budgets.tool_calls
+        over = limit is not None and self._spend.tool_calls >= limit
+        self._spend.tool_calls += 1
+        task = asyncio.create_task(self._run(call, tool, before, over=over))
+        self._running.append(_Running(call, tool, task))
+
+    async def settle(self) -> None:
+        """Wait for all calls and record their outputs in order. ParkTurn when some wait for a person; their calls stay open.
+
+        TurnError, StopTurn and LeaseLost of a call end the waiting; `abort` deals with the rest.
+        """
+        for running in self._running:
+            if not running.task.done():
+                await asyncio.wait([running.task])
+            try:
+                self._record(running, running.task.result())
+            except ParkTurn as parked:
+                self._parked = self._parked or parked
+        self._running = [r for r in self._running if not r.recorded]
+        await self._thread.journal.flush()
+        if (waits := self._parked) is not None:
+            self._parked, self._running = None, []
+            raise waits
+
+    async def abort(self, why: str) -> None:
+        """Cut off what runs; calls that ended keep their output, the others say why they have none."""
+        await self.cancel()
+        for running in self._running:
+            if running.recorded:
+                continue
+            try:
+                self._record(running, running.task.result())
+            except (asyncio.CancelledError, AgentError, ParkTurn, StopTurn):
+                self._record(running, self._aborted(running, why))
+        self._running = []
+
+    async def cancel(self) -> None:
+        """Cut off what runs and record the outputs of calls that ended; the others stay open."""
+        for running in self._running:
+            running.task.cancel()
+        if self._running:
+            await asyncio.wait([r.task for r in self._running])
+        for running in self._running:
+            if not running.recorded and not running.task.cancelled() and running.task.exception() is None:
+                self._record(running, running.task.result())
+
+    def _record(self, running: _Running, text: str) -> None:
+        running.recorded = True
+        self._thread.journal.post(output_for(running.call.item, text))
+
+    def _aborted(self, running: _Running, why: str) -> str:
+        seconds = self._thread.ports.clock.monotonic() - running.call.started
+        if running.tool is None:
+            return why
+        return running.tool.aborted(running.call, seconds=seconds, why=why)
+
+    async def _run(self, call: ToolCall, tool: Tool | None, before: list[asyncio.Task[str]], *, over: bool) -> str:
+        if before:
+            await asyncio.wait(before)
+            if any(not t.cancelled() and isinstance(t.exception(), ParkTurn) for t in before):
+                raise ParkTurn("approval", None)
+        if tool is None:
+            return f"unsupported call: {call.name}"
+        if over:
+            return "Not run: the turn's budget of tool calls is used up."
+        attributes: dict[str, str | int | float | bool] = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.type": tool.kind,
+            "gen_ai.tool.call.id": call.id,
+        }
+        with self._thread.ports.telemetry.span(f"execute_tool {call.name}", key=call.id, attributes=attributes) as span:
+            try:
+                text = await tool.run(call)
+            except ToolError as error:
+                span.set(**{"patchyard.tool.success": False})
+                return error.info.message
+            except SandboxError as error:
+                span.set(**{"patchyard.tool.success": False, "error.type": error.info.code.value})
+                return error.info.message
+            except (LeaseLost, TurnError, ParkTurn, StopTurn):
+                raise
+            except Exception:
+                # The boundary of a tool: whatever is wrong in it, the turn goes on and the model hears of it.
+                _log.exception("tool %s failed", call.name, extra={"call_id": call.id})
+                return f"{call.name} failed because of a fault in the service. Try another way."
+            span.set(**{"patchyard.tool.success": True})
+            return text

@@ -1,0 +1,136 @@
+"""How a turn ends: everything open is closed, then one terminal record. Used once the turn can't be stopped any more."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+
+from patchyard.agent.approvals import first_of
+from patchyard.agent.context.history import ABORTED, Call, output_for
+from patchyard.agent.errors import ParkTurn
+from patchyard.protocol.errors import ErrorInfo
+from patchyard.protocol.events import DurableMsg, ItemCompleted, TurnFailed, TurnInterrupted, TurnParked, Warning_
+from patchyard.protocol.items import ItemStatus, PlanItem, UserMessageItem
+from patchyard.protocol.tasks import TurnStatus
+
+from . import records
+from .state import TurnState
+from .step import Step
+
+
+class Ending:
+    """The ends of one turn but the good one, which is the loop's."""
+
+    def __init__(self, state: TurnState) -> None:
+        self._state = state
+        self._thread = state.thread
+        self._journal = state.thread.journal
+        self._clock = state.thread.ports.clock
+
+    async def interrupted(self, step: Step | None) -> Literal["interrupted"]:
+        """A person said stop. Steers that were not delivered are dropped and named."""
+        state = self._state
+        await self._close(step, records.ABORTED_BY_USER)
+        started = [state.id] if state.submission is not None and not state.input_recorded else []
+        self._journal.post(*state.input_records(), records.interrupted_note())
+        events = await self._last_word(TurnStatus.INTERRUPTED, None, limit_s=self._thread.config.interrupt_grace_s)
+        while True:
+            dropped = tuple(steer.id for steer in state.steers)
+            terminal = TurnInterrupted(**state.sums(), dropped_submission_ids=dropped)
+            if await state.finish(*events, terminal, consumed=[*started, *dropped]):
+                for _ in dropped:
+                    state.steers.popleft()
+                return "interrupted"
+
+    async def failed(self, step: Step | None, error: ErrorInfo, *, why: str = records.STOPPED) -> Literal["failed"]:
+        """The turn can't go on. Steers that were not delivered are kept for the next turn."""
+        state = self._state
+        await self._close(step, why)
+        if not state.input_recorded and state.submission is not None:
+            self._journal.post(*state.input_records(), submission_id=state.id, consumed=[state.id])
+        events = await self._last_word(TurnStatus.FAILED, error, limit_s=None)
+        state.deliver_steers()
+        while not await state.finish(*events, TurnFailed(error=error, **state.sums())):
+            state.deliver_steers()
+        return "failed"
+
+    async def suspended(self, step: Step | None) -> Literal["suspended"]:
+        """Another worker goes on: outputs that are there are kept, the rest stays open."""
+        if step is not None:
+            await step.runner.cancel()
+        await self._journal.flush()
+        return "suspended"
+
+    async def park(self, parked: ParkTurn) -> Literal["parked"]:
+        """Wait without lease, slot and box. Commands that run in the background end here."""
+        await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s)
+        event = TurnParked(reason=parked.reason, until=parked.until_ms)
+        await self._journal.park(event, turn_id=self._state.id, until_ms=parked.until_ms)
+        return "parked"
+
+    # --- closing
+
+    async def _close(self, step: Step | None, why: str) -> None:
+        """Stop what runs, answer open calls, close open items and questions."""
+        grace = self._thread.config.interrupt_grace_s
+        killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace))
+        if step is not None:
+            await step.runner.abort(why)
+        await killing
+        for call in self._thread.history.open_calls():
+            self._journal.post(output_for(call, why))
+        self._thread.questions.void_all()
+        self.close_items()
+
+    def close_items(self) -> None:
+        """Complete every open item as interrupted."""
+        for item in list(self._journal.open_items.values()):
+            ended = (
+                item
+                if isinstance(item, UserMessageItem | PlanItem)
+                else item.model_copy(update={"status": ItemStatus.INTERRUPTED})
+            )
+            self._journal.post(ItemCompleted(item=ended, completed_at=self._clock.now_ms()))
+
+    def close_leftovers(self) -> None:
+        """What an earlier turn left open: its end was written without us (an interrupt while it was parked)."""
+        for call in self._thread.history.open_calls():
+            self._journal.post(output_for(call, ABORTED))
+        self.close_items()
+
+    def close_lost_calls(self, *, everything_waited: bool) -> Sequence[Call]:
+        """After a recovery: answer the calls whose fate is not known; the others are returned, to be run now.
+
+        A call that waits for a person has not run. In a parked turn no open call has.
+        """
+        waiting = [
+            call
+            for call in self._thread.history.open_calls()
+            if everything_waited or self._thread.questions.find(call.call_id) is not None
+        ]
+        kept = {call.call_id for call in waiting}
+        for call in self._thread.history.open_calls():
+            if call.call_id not in kept:
+                self._journal.post(output_for(call, records.RESTARTED))
+        for item in list(self._journal.open_items.values()):
+            if item.id not in kept:
+                ended = (
+                    item
+                    if isinstance(item, UserMessageItem | PlanItem)
+                    else item.model_copy(update={"status": ItemStatus.INTERRUPTED})
+                )
+                self._journal.post(ItemCompleted(item=ended, completed_at=self._clock.now_ms()))
+        return waiting
+
+    async def _last_word(self, status: TurnStatus, error: ErrorInfo | None, *, limit_s: float | None) -> Sequence[DurableMsg]:
+        """The gate's events for this end. After an interrupt nobody waits long for them."""
+        work = asyncio.ensure_future(self._thread.ports.gate.at_end(self._state.outcome(status, error)))
+        if limit_s is None:
+            return await work
+        await first_of(asyncio.wait([work]), self._clock.sleep(limit_s))
+        if work.done():
+            return work.result()
+        work.cancel()
+        await asyncio.wait([work])
+        return [
+            Warning_(message="The turn was interrupted before its result could be stored; the work tree of this turn is lost.")
+        ]

@@ -1,0 +1,79 @@
+"""How user input and the turn's own notes are recorded."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from patchyard.agent.context.untrusted import fence
+from patchyard.protocol.events import ItemCompleted, ItemStarted
+from patchyard.protocol.items import UserMessageItem
+from patchyard.protocol.model_items import InputImage, InputText, Message
+from patchyard.protocol.ops import ImageInput, InterAgentCommunication, Submission, TextInput, TurnInput, UserInput
+from patchyard.protocol.rollout_lines import LinePayload
+
+RESTARTED = "interrupted by a worker restart"
+ABORTED_BY_USER = "aborted by user"
+OUT_OF_TIME = "stopped: the turn's wall time is used up"
+STOPPED = "stopped: the turn ended with an error"
+
+
+def input_items(submission: Submission) -> Sequence[UserInput]:
+    """The user input of a submission that starts or steers a turn."""
+    match submission.op:
+        case TurnInput():
+            return submission.op.items
+        case InterAgentCommunication():
+            head = f"Message from the agent of thread {submission.op.author_thread_id}:"
+            return (TextInput(text=f"{head}\n{submission.op.message}"),)
+        case _:
+            return ()
+
+
+def is_empty(items: Sequence[UserInput]) -> bool:
+    """Whether there is nothing in it for a model."""
+    return all(isinstance(item, TextInput) and not item.text.strip() for item in items)
+
+
+def user_records(submission: Submission, now_ms: int, *, untrusted: bool = False) -> tuple[LinePayload, ...]:
+    """The item that people see and the message that the model reads."""
+    items = input_items(submission)
+    item = UserMessageItem(
+        id=submission.id, content=tuple(items), submission_id=submission.id, idempotency_key=submission.idempotency_key
+    )
+    parts = tuple(_part(part, key=submission.id[-12:] if untrusted else None) for part in items)
+    return (
+        ItemStarted(item=item, started_at=now_ms),
+        Message(role="user", content=parts),
+        ItemCompleted(item=item, completed_at=now_ms),
+    )
+
+
+def note(text: str, *, role: str = "user") -> Message:
+    """A message of the service to the model."""
+    return Message.model_validate({"role": role, "content": [{"type": "input_text", "text": text}]})
+
+
+def interrupted_note() -> Message:
+    """What the next turn reads about one that was interrupted."""
+    return note(
+        "<turn_aborted>\nA person interrupted the previous turn on purpose. Its commands were stopped and may have done only a "
+        "part of their work: check the state before you rely on it.\n</turn_aborted>"
+    )
+
+
+def wrap_up_note(spent: str) -> Message:
+    """What the model reads at 80 % of a budget."""
+    return note(
+        f"<budget>\nThe budget of this turn is nearly used up ({spent}). Bring the work tree into a consistent state now and give "
+        "your final answer: what is done, what is not.\n</budget>",
+        role="developer",
+    )
+
+
+def _part(part: UserInput, *, key: str | None) -> InputText | InputImage:
+    match part:
+        case TextInput():
+            return InputText(text=part.text if key is None else fence(part.text, key=key))
+        case ImageInput():
+            return InputImage(image_url=part.url, detail=part.detail)
+        case _:
+            assert_never(part)

@@ -1,0 +1,97 @@
+"""What a turn knows about itself; shared by its loop and its ending."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from patchyard.agent.approvals import first_of
+from patchyard.agent.budget import Spend
+from patchyard.agent.ports import TurnOutcome
+from patchyard.agent.thread import Thread
+from patchyard.protocol.errors import ErrorInfo
+from patchyard.protocol.ops import Submission
+from patchyard.protocol.rollout_lines import LinePayload
+from patchyard.protocol.tasks import TurnStatus
+
+from . import records
+
+TurnEnd = Literal["completed", "interrupted", "failed", "parked", "suspended"]
+StopKind = Literal["interrupt", "suspend", "wall_time"]
+
+_NEWS_S = 1.0
+"""How long a turn that could not finish waits for the steer that stands in its way before it tries again."""
+
+
+@dataclass
+class TurnState:
+    """See the module."""
+
+    thread: Thread
+    id: str
+    spend: Spend
+    submission: Submission | None
+    """What started the turn. None after a recovery, unless its input was not recorded yet."""
+    steers: deque[Submission] = field(default_factory=deque)
+    """Input that came for the running turn and was not delivered yet."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with every submission that the session dispatches."""
+    input_recorded: bool = False
+    last_message: str | None = None
+    """The newest complete message of the model in this segment."""
+    at_end: bool = False
+    """Too late to stop it."""
+
+    def input_records(self) -> tuple[LinePayload, ...]:
+        """Records of the input that started the turn, when they are not in the rollout yet."""
+        if self.submission is None or self.input_recorded:
+            return ()
+        self.input_recorded = True
+        untrusted = self.thread.config.spec.instruction_untrusted and not self.thread.history.items
+        return records.user_records(self.submission, self.thread.ports.clock.now_ms(), untrusted=untrusted)
+
+    def deliver_steers(self) -> bool:
+        """Record what came for this turn; True when there was something."""
+        delivered = bool(self.steers)
+        while self.steers:
+            steer = self.steers.popleft()
+            payloads = records.user_records(steer, self.thread.ports.clock.now_ms())
+            self.thread.journal.post(*payloads, submission_id=steer.id, consumed=[steer.id])
+        return delivered
+
+    async def finish(self, *events: LinePayload, consumed: Sequence[str] = ()) -> bool:
+        """Commit the terminal records. False: a steer stands in the way; it is in `steers`, or news came of it."""
+        self.news.clear()
+        if await self.thread.journal.finish_turn(*events, turn_id=self.id, consumed=consumed):
+            return True
+        if not self.steers:
+            await self.wait_news()
+        return False
+
+    async def wait_news(self) -> None:
+        """Wait for another submission."""
+        await first_of(self.news.wait(), self.thread.ports.clock.sleep(_NEWS_S))
+
+    def outcome(self, status: TurnStatus, error: ErrorInfo | None) -> TurnOutcome:
+        """For the gate."""
+        return TurnOutcome(
+            turn_id=self.id,
+            status=status,
+            error=error,
+            usage=self.spend.usage,
+            cost_usd=self.spend.cost_usd,
+            last_agent_message=self.last_message,
+            changed_files=self.thread.changed_files,
+        )
+
+    def sums(self) -> dict[str, Any]:
+        """What every terminal event tells."""
+        spend = self.spend
+        return {
+            "usage": spend.usage,
+            "cost_usd": spend.cost_usd,
+            "model_requests": spend.model_requests,
+            "tool_calls": spend.tool_calls,
+            "duration_ms": round(spend.elapsed_s(self.thread.ports.clock.now_ms()) * 1000),
+        }

@@ -1,0 +1,153 @@
+"""One sampling request with its retries, and the calls that it brings."""
+
+import contextlib
+import random
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from patchyard.agent.budget import Spend
+from patchyard.agent.errors import ParkTurn, TurnError
+from patchyard.agent.ports import ModelError, ModelEvent, ModelRequest
+from patchyard.agent.prompts import base_instructions
+from patchyard.agent.thread import Thread
+from patchyard.agent.tools.registry import Registry
+from patchyard.agent.tools.runner import CallRunner
+from patchyard.protocol.errors import ErrorCode, ErrorInfo
+from patchyard.protocol.events import StreamError
+
+from .stream import ResponseReader
+
+_FIRST_DELAY_S = 0.2
+_LONGEST_DELAY_S = 30.0
+_JITTER = 0.1
+"""Share by which a delay varies, so that many turns do not come back at once."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of a step."""
+
+    follow_up: bool
+    """The model expects another request."""
+    last_message: str | None
+
+
+class Step:
+    """See the module. `run` may raise TurnError, ParkTurn, StopTurn and LeaseLost; then `runner` has the calls that are open."""
+
+    def __init__(
+        self,
+        thread: Thread,
+        registry: Registry,
+        spend: Spend,
+        *,
+        turn_id: str,
+        number: str,
+        output_schema: Mapping[str, Any] | None,
+    ) -> None:
+        self._thread = thread
+        self._registry = registry
+        self._spend = spend
+        self._turn_id = turn_id
+        self._number = number
+        """Names the step in spans: segment and step."""
+        self._output_schema = output_schema
+        self.runner = CallRunner(thread, registry, spend, turn_id)
+
+    async def run(self) -> StepResult:
+        """Sample until a response is complete, then wait for its calls."""
+        attempt = 1
+        while True:
+            reader = ResponseReader(self._thread, self._spend, self.runner.start)
+            try:
+                await self._attempt(attempt, reader)
+            except ModelError as error:
+                # What a broken stream brought stays: its calls end and are in the next request with their outputs.
+                await self.runner.settle()
+                await self._wait(error, attempt)
+                self._spend.check(self._thread.ports.clock.now_ms())
+                attempt += 1
+                continue
+            await self.runner.settle()
+            wants_more = reader.completed is not None and reader.completed.end_turn is False
+            return StepResult(reader.calls > 0 or wants_more, reader.last_message)
+
+    async def _attempt(self, attempt: int, reader: ResponseReader) -> None:
+        thread = self._thread
+        settings = thread.active_settings
+        request = ModelRequest(
+            model=settings.model,
+            instructions=base_instructions(),
+            input=thread.history.prompt(),
+            tools=self._registry.specs(),
+            thread_id=thread.config.thread_id,
+            turn_id=self._turn_id,
+            effort=settings.effort,
+            output_schema=self._output_schema,
+            window_number=thread.history.window_number,
+            attempt=attempt,
+        )
+        attributes: dict[str, str | int | float | bool] = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": settings.model,
+            "patchyard.attempt": attempt,
+        }
+        key = f"{self._turn_id}/{self._number}/{attempt}"
+        with thread.ports.telemetry.span(f"chat {settings.model}", key=key, attributes=attributes) as span:
+            try:
+                async with _closing(thread.ports.model.stream(request)) as events:
+                    async for event in events:
+                        reader.take(event)
+                if reader.completed is None:
+                    raise ModelError(ErrorInfo.of(ErrorCode.MODEL_STREAM_FAILED, "The response ended before it was complete."))
+            except ModelError as error:
+                span.set(**{"error.type": error.code.value})
+                raise
+            finally:
+                reader.close()
+            usage = reader.completed.usage
+            told: dict[str, str | int] = {
+                "gen_ai.response.id": reader.completed.response_id,
+                "gen_ai.usage.input_tokens": usage.input_tokens,
+                "gen_ai.usage.output_tokens": usage.output_tokens,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached_input_tokens,
+            }
+            span.set(**told)
+
+    async def _wait(self, error: ModelError, attempt: int) -> None:
+        """Sleep before the next attempt. TurnError when there is none, ParkTurn when it would be too long to hold a slot."""
+        config, clock = self._thread.config, self._thread.ports.clock
+        if error.code is ErrorCode.CONTEXT_WINDOW_EXCEEDED:
+            message = "The conversation no longer fits into the model's context window. Start a new task with a smaller scope."
+            raise TurnError(ErrorInfo.of(error.code, message)) from error
+        if not error.retryable or attempt > config.stream_retries:
+            raise TurnError(error.info) from error
+        delay = _backoff(attempt) if error.retry_after_s is None else error.retry_after_s
+        event = StreamError(
+            message=f"The model's response broke off, trying again ({attempt} of {config.stream_retries}): {error.info.message}",
+            attempt=attempt,
+            max_attempts=config.stream_retries,
+            retry_in_ms=round(delay * 1000),
+            error=error.info,
+        )
+        await self._thread.journal.commit(event)
+        if delay > config.hold_time_s:
+            raise ParkTurn("retry_time", clock.now_ms() + round(delay * 1000))
+        await clock.sleep(delay)
+
+
+def _backoff(attempt: int) -> float:
+    spread = random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - not a secret
+    return min(_FIRST_DELAY_S * float(2 ** (attempt - 1)), _LONGEST_DELAY_S) * spread
+
+
+@contextlib.asynccontextmanager
+async def _closing(stream: AsyncIterator[ModelEvent]) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+    """Close the stream at the end: that cancels the request upstream."""
+    try:
+        yield stream
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,94 @@
+"""A session over doubles, in one object."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from patchyard.agent import Ports, Session, SessionConfig, SessionOutcome
+from patchyard.protocol.events import DurableMsg
+from patchyard.protocol.ops import Op, Submission
+from patchyard.protocol.tasks import TaskSpec
+from patchyard.rollout import RestoredThread
+
+from .builders import spec as default_spec
+from .builders import turn_input
+from .clock import FakeClock
+from .memory_channel import MemoryChannel
+from .recording import RecordingTelemetry, ScriptedGate
+from .scripted_model import ScriptedModel, ScriptStep
+from .scripted_sandbox import Command, ScriptedSandbox, ScriptedSource
+
+
+class AgentHarness:
+    """Doubles of all ports, and sessions over them. Configuration fields can be given by name."""
+
+    def __init__(
+        self,
+        steps: Sequence[ScriptStep] = (),
+        *,
+        commands: Sequence[Command] = (),
+        files: Mapping[str, bytes] | None = None,
+        spec: TaskSpec | None = None,
+        source: Mapping[str, Any] | None = None,
+        gate: Mapping[str, Any] | None = None,
+        clock: FakeClock | None = None,
+        **config: Any,
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self.channel = MemoryChannel(self.clock)
+        self.model = ScriptedModel(self.clock, steps)
+        self.box = ScriptedSandbox(self.clock, commands, files)
+        self.source = ScriptedSource(self.clock, self.box, **(source or {}))
+        self.gate = ScriptedGate(self.clock, **(gate or {}))
+        self.telemetry = RecordingTelemetry()
+        self.config = SessionConfig(
+            tenant_id="default",
+            thread_id=self.channel.thread_id,
+            spec=spec or default_spec(),
+            model="model-x",
+            **{"first_wait_s": 0, **config},
+        )
+        self.session = self.new_session()
+
+    def new_session(self, restored: RestoredThread | None = None) -> Session:
+        """A session over the present doubles."""
+        ports = Ports(self.channel, self.model, self.source, self.gate, self.telemetry, self.clock)
+        return Session(self.config, ports, restored)
+
+    def submit(self, op: Op | None = None) -> Submission:
+        """Submit an Op; user input when none is given."""
+        return self.channel.submit(op or turn_input())
+
+    def next_owner(self) -> Session:
+        """What another worker does after this one let go: a session over what was recorded."""
+        self.channel = self.channel.successor()
+        self.session = self.new_session(self.channel.restored())
+        return self.session
+
+    async def run(self) -> SessionOutcome:
+        """Run the session, with a guard against hanging."""
+        return await asyncio.wait_for(self.session.run(), 10)
+
+    def start(self) -> "asyncio.Task[SessionOutcome]":
+        """Run the session in the background."""
+        return asyncio.create_task(self.run())
+
+    def types(self) -> list[str]:
+        """Types of the durable events, in order."""
+        return [event.type for event in self.channel.events]
+
+    def of_type(self, *types: str) -> list[Any]:
+        """Durable events of these types."""
+        return [event for event in self.channel.events if event.type in types]
+
+    def end(self) -> DurableMsg:
+        """The newest terminal event."""
+        found: list[DurableMsg] = self.of_type("turn_completed", "turn_interrupted", "turn_failed")
+        return found[-1]
+
+    def assert_done(self) -> None:
+        """All scripts were used, and the record is clean."""
+        self.model.assert_done()
+        self.box.assert_done()
+        self.gate.assert_done()
+        self.channel.assert_clean()
