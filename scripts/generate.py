@@ -41,9 +41,9 @@ def openapi_file() -> dict[str, str]:
 
 def spans_file() -> dict[str, str]:
     """The list of spans and attributes."""
-    from observability.names import spans_markdown
+    from observability.names import reference
 
-    return {"observability/SPANS.md": spans_markdown()}
+    return {"observability/SPANS.md": reference()}
 
 
 def cli_help_files() -> dict[str, str]:
