@@ -38,6 +38,7 @@ class _State(IntEnum):
 
 
 _BEGIN, _ADD, _UPDATE, _CHUNK_OPEN, _CHUNK = _State.BEGIN, _State.ADD, _State.UPDATE, _State.CHUNK_OPEN, _State.CHUNK
+_MAY_END_PADDED = (_State.CHUNK, _State.CHUNK_CLOSED, _State.ENDED)
 
 
 class PatchParser:
@@ -50,8 +51,10 @@ class PatchParser:
         self._state = _State.BEGIN
         self._envelope = Envelope()
         self._held = ""
-        """A padded end marker inside a hunk is a context line unless it is the last line: kept until that is known."""
+        """A padded end marker after a hunk ends the patch only as its last line: kept until that is known."""
         self._blank_after_end = False
+        self._end_repeated = False
+        """The end marker may stand twice, as recorded."""
         self._error: PatchSyntaxError | None = None
         self._line = 0
         self._environment_id: str | None = None
@@ -110,25 +113,36 @@ class PatchParser:
                 end = block.index("\n", position)
                 self._line += 1
                 line = block[position:end]
+                if first in WHITESPACE and state in _MAY_END_PADDED and self._is_padded_end(line, block[end:]):
+                    self._line -= 1
+                    self._held = block[position:]
+                    return
                 position = end + 1
                 if state is _CHUNK:
                     self._take_after_chunk(line)
                 else:
                     self._take_line(state, line)
 
+    def _is_padded_end(self, line: str, rest: str) -> bool:
+        return line.strip(WHITESPACE) == END and not rest.strip(WHITESPACE)
+
     def _close_text(self) -> None:
-        after_end = self._blank_after_end
+        blank_after_end = self._blank_after_end
         if self._held:  # the padded end marker was the last line
-            after_end = self._held.count("\n") > 1
+            blank_after_end = self._held.count("\n") > 1
             self._line += 1
-            if not self._assembly.chunk_lines:
-                self._fail("the hunk has no line. Add lines that start with a space (kept), `-` (removed) or `+` (added).")
-            self._assembly.close_chunk(at_end=False)
-            self._assembly.close_update()
+            if self._state is _CHUNK:
+                if not self._assembly.chunk_lines:
+                    self._fail("the hunk has no line. Add lines that start with a space (kept), `-` (removed) or `+` (added).")
+                self._assembly.close_chunk(at_end=False)
+            if self._state is _State.ENDED:
+                self._take_after_end(END)
+            else:
+                self._assembly.close_update()
             self._state = _State.ENDED
         if self._state is _BEGIN:
             raise PatchSyntaxError(f"The patch is empty or does not start with `{BEGIN}`. Begin it with that line.", line=1)
-        if not self._envelope.is_closed() or (self._envelope.is_heredoc and after_end):
+        if not self._envelope.is_closed() or (self._envelope.is_heredoc and blank_after_end):
             raise PatchSyntaxError(
                 f"The heredoc must end with `{END}` and, on the next line, `EOF`. Send the patch again, complete."
             )
@@ -204,8 +218,7 @@ class PatchParser:
                 self._take_after_chunk(line)
             case _State.CHUNK_CLOSED:
                 if line.strip(WHITESPACE) and not self._take_context(line):
-                    self._assembly.close_update()
-                    self._take_header(line)
+                    self._take_header_after_chunk(line)
             case _State.ENDED:
                 self._take_after_end(line)
             case _:
@@ -277,14 +290,20 @@ class PatchParser:
         if at_end:
             self._state = _State.CHUNK_CLOSED
         elif not self._take_context(line):
-            self._assembly.close_update()
-            self._take_header(line)
+            self._take_header_after_chunk(line)
+
+    def _take_header_after_chunk(self, line: str) -> None:
+        if line[0] in WHITESPACE:
+            self._fail(f"`{clip(line)}` is no line of a hunk. Start headers and `@@` lines in the first column.")
+        self._assembly.close_update()
+        self._take_header(line)
 
     def _take_after_end(self, line: str) -> None:
-        text = line.strip(WHITESPACE)
-        if text and text != END:
+        text = line.rstrip(WHITESPACE)
+        if text and (text != END or self._end_repeated):
             self._fail(f"`{END}` must be the last line, but `{clip(text)}` follows. Remove what comes after it.")
         self._blank_after_end = not text
+        self._end_repeated = self._end_repeated or text == END
 
     def _fail(self, message: str) -> NoReturn:
         raise PatchSyntaxError(f"Line {self._line} of the patch: {message}", line=self._line)

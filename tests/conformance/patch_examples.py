@@ -43,6 +43,8 @@ _JUNK = [
     "*** Move to: g",
     "*** Move to: ",
     "junk",
+    "\t*** Delete File: g",
+    "\t*** End Patch",
     "+",
     "-",
     "\t",
