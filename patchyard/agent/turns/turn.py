@@ -131,7 +131,7 @@ class Turn:
             return await self._ending.failed(self._step, error.info)
         except LeaseLost:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - boundary
             # The boundary of a turn: a fault of ours ends it with one clear event instead of a hanging thread.
             _log.exception("turn failed", extra={"turn_id": self.id})
             self.state.at_end = True
