@@ -276,6 +276,9 @@ class Turn:
             if await self.state.finish(*events, self._completed()):
                 return True
             self.state.at_end = False
+            if self.state.interrupts:
+                self.stop("interrupt")
+                await asyncio.sleep(0)
 
     def _completed(self) -> TurnCompleted:
         return TurnCompleted(last_agent_message=self.state.last_message, **self.state.sums())

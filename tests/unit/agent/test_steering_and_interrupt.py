@@ -430,7 +430,7 @@ def test_the_next_turn_reads_that_the_last_one_was_interrupted():
         task = h.start()
         await pause.reached.wait()
         h.submit(Interrupt())
-        await h.until(lambda: h.of_type("op_applied"))
+        await h.until(lambda: h.of_type("turn_interrupted"))
         h.submit(turn_input("go on"))
         await task
         h.assert_done()
@@ -506,5 +506,61 @@ def test_a_pause_in_the_stream_is_no_end():
         h.submit()
         await h.run()
         h.assert_done()
+
+    asyncio.run(main())
+
+
+def test_a_channel_that_gives_the_lease_back_with_the_last_record():
+    """As the real queue does: after the end neither `receive` nor `commit` works any more."""
+
+    async def main(steps, *, stop):
+        pause = hold()
+        h = AgentHarness([[pause, *steps]])
+        real = h.channel.finish_turn
+
+        async def finish_turn(payloads, **fields):
+            done = await real(payloads, **fields)
+            if done:
+                h.channel.lose_lease()
+                await settle()
+            return done
+
+        h.channel.finish_turn = finish_turn
+        h.submit()
+        task = h.start()
+        await pause.reached.wait()
+        sub = h.submit(Interrupt()) if stop else None
+        pause.until.set()
+        with pytest.raises(LeaseLost):
+            await task
+        h.channel.assert_clean()
+        span = h.telemetry.spans[0]
+        assert span.attributes["patchyard.turn.status"] == ("interrupted" if stop else "completed")
+        if sub is not None:
+            assert h.channel.answers(sub) == ["op_applied"]
+
+    asyncio.run(main(says("ok"), stop=False))
+    asyncio.run(main([], stop=True))
+
+
+def test_an_interrupt_that_comes_while_a_steer_stands_in_the_way_of_the_end():
+    async def main():
+        h = AgentHarness([says("done")])
+        real = h.channel.finish_turn
+        calls = 0
+
+        async def finish_turn(payloads, **fields):
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                h.submit(turn_input("just in time"))
+                h.submit(Interrupt())
+            return await real(payloads, **fields)
+
+        h.channel.finish_turn = finish_turn
+        h.submit()
+        await h.run()
+        interrupted(h)
+        assert len(h.of_type("op_applied")) == 1
 
     asyncio.run(main())
