@@ -1,4 +1,4 @@
-"""Every setting, read once from the environment (`PATCHYARD_*`) and from `patchyard.toml` in PATCHYARD_HOME; the environment wins."""
+"""Every setting, read once: environment (`PATCHYARD_*`) over `patchyard.toml` in PATCHYARD_HOME over the defaults."""
 
 import os
 from pathlib import Path

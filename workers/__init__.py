@@ -1,0 +1,1 @@
+"""Process 2: Celery workers that run the turns of agents."""

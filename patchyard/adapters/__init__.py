@@ -1,0 +1,1 @@
+"""One folder per outside system. Siblings never import each other; a composition root joins them."""

@@ -21,6 +21,8 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
+        self.applied = False
+        """Whether `apply` did its work, also when an interrupt comes out of it."""
 
     def read(self, key: str) -> FileText | None:
         """See `patchyard.patch.ReadFile`."""
@@ -38,18 +40,18 @@ class LocalFiles:
             raise FileProblem(f"{key}: can not be read ({_reason(error)}). Nothing was changed.", path=key) from None
 
     def apply(self, operations: Sequence[Operation]) -> None:
-        """Do all operations or, when one fails or is interrupted, none. Raises FileProblem."""
-        batch = _Batch()
-        try:
-            for operation in operations:
-                self._prepare(operation, batch)
-            with _interrupts_wait():
+        """Do all operations or, when one fails, none. Raises FileProblem. An interrupt waits until it is done."""
+        with _interrupts_wait():
+            batch = _Batch()
+            try:
+                for operation in operations:
+                    self._prepare(operation, batch)
                 batch.commit()
-        except OSError as error:
-            path = self._shown(error.filename)
-            raise FileProblem(f"{path}: can not be written ({_reason(error)}). Nothing was changed.", path=path) from None
-        finally:
-            with _interrupts_wait():
+                self.applied = True
+            except OSError as error:
+                path = self._shown(error.filename)
+                raise FileProblem(f"{path}: can not be written ({_reason(error)}). Nothing was changed.", path=path) from None
+            finally:
                 batch.clean()
 
     def _prepare(self, operation: Operation, batch: "_Batch") -> None:
@@ -171,6 +173,7 @@ class _Batch:
                 path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         for kept in reversed(self._kept):
             kept.spare.replace(kept.path)
+            kept.spare.unlink(missing_ok=True)  # renaming a hard link onto its own file does nothing
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ class _Kept:
 
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Hold back Ctrl-C and SIGTERM: between the first rename and the last one there is no good moment to stop."""
+    """Hold back Ctrl-C and SIGTERM: between the first spare file and the last rename there is no good moment to stop."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

@@ -28,12 +28,13 @@ def apply_patch(patch: str | None) -> None:
     folder are refused. Exit codes: 0 applied, 1 refused, 2 no patch given, 130 interrupted.
     """
     text = _from_stdin() if patch is None else patch
+    files = LocalFiles(Path.cwd())
     try:
-        report = _apply(text)
+        report = _apply(text, files)
     except PatchError as error:
         _stop(str(error), _REFUSED)
     except KeyboardInterrupt:
-        _stop("Interrupted. Nothing was changed.", _INTERRUPTED)
+        _stop(f"Interrupted. {'The patch was applied.' if files.applied else 'Nothing was changed.'}", _INTERRUPTED)
     sys.stdout.buffer.write(report.encode())
     sys.stdout.buffer.flush()
 
@@ -48,12 +49,11 @@ def _from_stdin() -> str:
         _stop(f"The patch on standard input is not UTF-8 text (byte {error.start}). Nothing was changed.", _REFUSED)
 
 
-def _apply(text: str) -> str:
+def _apply(text: str, files: LocalFiles) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:  # bytes of an argument that are not UTF-8 arrive as lone surrogates
         raise PatchSyntaxError("The patch is not UTF-8 text. Nothing was changed.") from None
-    files = LocalFiles(Path.cwd())
     changes = plan(parse(text), files.read, scope=Scope(root=str(files.root)))
     files.apply(changes.operations)
     return changes.report()

@@ -4,8 +4,7 @@
 """
 
 from ._assembly import FileProgress
-from .apply import FileText, ReadFile, plan
-from .changes import ChangeSet, Operation, RemoveFile, Step, WriteFile
+from .apply import ChangeSet, FileText, Operation, ReadFile, RemoveFile, Step, WriteFile, plan
 from .errors import (
     AmbiguousMatch,
     ContextNotFound,

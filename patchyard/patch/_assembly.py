@@ -22,28 +22,41 @@ class Assembly:
 
     def __init__(self) -> None:
         self.hunks: list[Hunk] = []
-        self.progress: list[FileProgress] = []
         self.path = ""
+        self.chunk_lines: list[str] = []
+        self._closed: list[FileProgress] = []
+        self._kind: Literal["add", "update", "delete"] | None = None
+        """Of the open operation."""
         self._move_to: str | None = None
         self._line = 0
+        self._added = self._removed = 0
         self._content: list[str] = []
         self._chunks: list[Chunk] = []
         self._contexts: list[str] = []
-        self.chunk_lines: list[str] = []
         self._chunk_line = 0
+
+    def progress(self, first: int = 0) -> list[FileProgress]:
+        """All operations from number `first` on, the open one last."""
+        known = self._closed[first:]
+        if self._kind is not None:
+            known.append(FileProgress(self._kind, self.path, self._move_to, self._added, self._removed, complete=False))
+        return known
+
+    def closed_count(self) -> int:
+        """Number of complete operations."""
+        return len(self._closed)
 
     def open(self, kind: Literal["add", "update", "delete"], path: str, line: int) -> None:
         """Begin an operation; a deletion is complete at once."""
-        self.path, self._move_to, self._line = path, None, line
+        self._kind, self.path, self._move_to, self._line = kind, path, None, line
+        self._added = self._removed = 0
         self._content, self._chunks = [], []
-        self.progress.append(FileProgress(kind, path, None, 0, 0, complete=False))
         if kind == "delete":
             self._close(DeleteFile(path, line))
 
     def move(self, target: str) -> None:
         """The open update moves its file."""
         self._move_to = target
-        self.progress[-1] = self.progress[-1]._replace(move_to=target)
 
     def open_chunk(self, line: int) -> None:
         """Begin a chunk of the open update."""
@@ -57,12 +70,13 @@ class Assembly:
     def add_chunk_lines(self, lines: list[str], *, added: int, removed: int) -> None:
         """Lines of the open chunk, with prefixes; `added` and `removed` count them."""
         self.chunk_lines += lines
-        self._grow(added, removed)
+        self._added += added
+        self._removed += removed
 
     def add_content(self, content: str, count: int) -> None:
         """`count` lines of the open new file, without prefixes."""
         self._content.append(content)
-        self._grow(count, 0)
+        self._added += count
 
     def close_chunk(self, *, at_end: bool) -> None:
         """The open chunk is complete."""
@@ -78,8 +92,6 @@ class Assembly:
 
     def _close(self, hunk: Hunk) -> None:
         self.hunks.append(hunk)
-        self.progress[-1] = self.progress[-1]._replace(complete=True)
-
-    def _grow(self, added: int, removed: int) -> None:
-        kind, path, move_to, now_added, now_removed, _ = self.progress[-1]
-        self.progress[-1] = FileProgress(kind, path, move_to, now_added + added, now_removed + removed, complete=False)
+        complete = self.progress(self.closed_count())[0]
+        self._closed.append(complete._replace(complete=True))
+        self._kind = None

@@ -1,12 +1,11 @@
-"""Verify a patch against files: all of it, before anything is written."""
+"""Verify a patch against files, all of it, before anything is written: files in, operations and their description out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 from patchyard.protocol.items import FileUpdate
 
-from .changes import ChangeSet, Operation, RemoveFile, Step, WriteFile
 from .edits import locate
 from .errors import EmptyPatchError, FileProblem, PathRefused, clip
 from .hunks import AddFile, DeleteFile, Hunk, Patch, UpdateFile
@@ -30,6 +29,61 @@ class FileText:
 ReadFile = Callable[[str], FileText | None]
 """Gives the file of a key (`Scope.resolve`), None when there is none. May raise PathRefused when a parent folder leads outside,
 and FileProblem when the file can not be read or a parent is no folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """Give a file this content, creating it and its folders where needed."""
+
+    key: str
+    """See `Scope.resolve`; the target where the patch named a symbolic link."""
+    data: bytes
+    mode: int | None
+    """Permission bits to set; None: those of a new file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFile:
+    """Remove a file, or a symbolic link itself."""
+
+    key: str
+
+
+Operation = WriteFile | RemoveFile
+
+
+class Step(NamedTuple):
+    """One operation of the patch, as the summary tells it."""
+
+    letter: Literal["A", "M", "D"]
+    path: str
+    """As written in the patch; of a moved file the new one."""
+    update: FileUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """Everything that a patch changes. Nothing of it has happened yet."""
+
+    operations: tuple[Operation, ...]
+    """Net effect, one per file; removals come first, so that a file may become a folder."""
+    steps: tuple[Step, ...]
+    """In the order of the patch."""
+    notes: tuple[str, ...] = ()
+    """What the author should know although the patch fits."""
+
+    def summary(self) -> str:
+        """`Success. …` and the `A`, `M`, `D` lines: grouped in that order, each group in the order of the patch."""
+        lines = [f"{letter} {step.path}\n" for letter in "AMD" for step in self.steps if step.letter == letter]
+        return "Success. Updated the following files:\n" + "".join(lines)
+
+    def report(self) -> str:
+        """The summary, then the notes: what the command prints and the model is shown."""
+        return self.summary() + "".join(f"Note: {note}\n" for note in self.notes)
+
+    def file_updates(self) -> list[FileUpdate]:
+        """One entry per operation of the patch, in order. Paths are relative to the workspace."""
+        return [step.update for step in self.steps]
 
 
 def plan(patch: Patch, read: ReadFile, *, scope: Scope | None = None) -> ChangeSet:
@@ -178,7 +232,7 @@ class _Planner:
             if self._now.get(parent) is not None:
                 raise FileProblem(f"{clip(path)}: `{clip(parent)}` is a file, not a folder. Choose another path.", path=path)
         below = f"{key}/"
-        if any(other.startswith(below) and now is not None for other, now in self._now.items()):
+        if any(other.startswith(below) for other in self._now):  # a removed file leaves its folder
             raise _not_a_file(path, None)
 
     def _missing(self, path: str, line: int) -> FileProblem:

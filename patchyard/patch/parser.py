@@ -5,33 +5,21 @@ lines are looked at one by one. Lines are complete before they are looked at, so
 """
 
 import re
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import NoReturn, assert_never
 
 from ._assembly import Assembly, FileProgress
+from ._envelope import Envelope
 from .errors import EmptyPatchError, PatchSyntaxError, clip
-from .hunks import (
-    ADD,
-    BEGIN,
-    DELETE,
-    END,
-    END_OF_FILE,
-    ENVIRONMENT,
-    MOVE,
-    UPDATE,
-    WHITESPACE,
-    Hunk,
-    Patch,
-)
+from .hunks import ADD, BEGIN, DELETE, END, END_OF_FILE, ENVIRONMENT, MOVE, UPDATE, WHITESPACE, Hunk, Patch
 
-_HEREDOCS = frozenset({"<<EOF", "<<'EOF'", '<<"EOF"'})
-_CARRIAGE_RETURNS = re.compile(r"\r+\n")
 _AFTER_ADDED = re.compile(r"\n(?!\+)")
 _AFTER_CHUNK = re.compile(r"\n(?![ +\-\n])")
 _CHUNK_PREFIXES = " +-\n"
 
 
-class _State(Enum):
+class _State(IntEnum):
+    # in the order of a patch: the states from UPDATE to CHUNK are those in which lines of a hunk may come
     BEGIN = auto()
     START = auto()
     """After the first line."""
@@ -49,7 +37,7 @@ class _State(Enum):
     ENDED = auto()
 
 
-_MAY_START_CHUNK = frozenset({_State.UPDATE, _State.FIRST_CHUNK, _State.CHUNK_OPEN, _State.CHUNK})
+_BEGIN, _ADD, _UPDATE, _CHUNK_OPEN, _CHUNK = _State.BEGIN, _State.ADD, _State.UPDATE, _State.CHUNK_OPEN, _State.CHUNK
 
 
 class PatchParser:
@@ -60,12 +48,9 @@ class PatchParser:
 
     def __init__(self) -> None:
         self._state = _State.BEGIN
-        self._partial: list[str] = []
+        self._envelope = Envelope()
         self._held = ""
         """A padded end marker inside a hunk is a context line unless it is the last line: kept until that is known."""
-        self._heredoc = False
-        self._heredoc_held = ""
-        """Inside a heredoc the last line with text may be its terminator."""
         self._blank_after_end = False
         self._error: PatchSyntaxError | None = None
         self._line = 0
@@ -75,7 +60,7 @@ class PatchParser:
     @property
     def progress(self) -> tuple[FileProgress, ...]:
         """All operations seen so far, in order."""
-        return tuple(self._assembly.progress)
+        return tuple(self._assembly.progress())
 
     @property
     def hunks(self) -> tuple[Hunk, ...]:
@@ -84,24 +69,15 @@ class PatchParser:
 
     def feed(self, text: str) -> tuple[FileProgress, ...]:
         """Take more text; returns the operations that began or grew with it."""
-        progress = self._assembly.progress
-        first = max(len(progress) - 1, 0)
-        before = progress[first:]
-        if "\n" in text:
-            complete, _, rest = text.rpartition("\n")
-            block = "".join([*self._partial, complete, "\n"])
-            self._partial = [rest] if rest else []
-            self._arrive(block)
-        elif text:
-            self._partial.append(text)
-        after = progress[first:]
-        return tuple(after[1:] if after[:1] == before else after)
+        first = self._assembly.closed_count()
+        before = self._assembly.progress(first)
+        self._take(self._envelope.open(text))
+        after = self._assembly.progress(first)
+        return tuple(after[1:] if before and after[:1] == before else after)
 
     def finish(self) -> Patch:
         """The whole patch. Raises PatchSyntaxError when the text was not one."""
-        if self._partial:
-            self._arrive("".join([*self._partial, "\n"]))
-            self._partial = []
+        self._take(self._envelope.close())
         if self._error is None:
             try:
                 self._close_text()
@@ -113,45 +89,32 @@ class PatchParser:
 
     # --- text ---------------------------------------------------------------------------------
 
-    def _arrive(self, block: str) -> None:
-        if self._error is not None:
-            return
-        if "\r" in block:
-            block = _CARRIAGE_RETURNS.sub("\n", block)
-        try:
-            self._consume(self._unwrap(block))
-        except PatchSyntaxError as error:
-            self._error = error
-
-    def _unwrap(self, block: str) -> str:
-        """Drop what is around the patch: blank lines before it, and a heredoc's first and last line."""
-        if self._state is _State.BEGIN and not self._heredoc:
-            block = block.lstrip(WHITESPACE)
-            first, _, rest = block.partition("\n")
-            if first in _HEREDOCS:
-                self._heredoc = True
-                block = rest
-        if not self._heredoc:
-            return block
-        block = self._heredoc_held + block
-        cut = block.rfind("\n", 0, len(block.rstrip(WHITESPACE))) + 1
-        self._heredoc_held = block[cut:]
-        return block[:cut]
+    def _take(self, block: str) -> None:
+        if self._error is None and block:
+            try:
+                self._consume(block)
+            except PatchSyntaxError as error:
+                self._error = error
 
     def _consume(self, block: str) -> None:
         if self._held:
             block, self._held = self._held + block, ""
         position = 0
         while position < len(block):
-            if self._state is _State.ADD and block[position] == "+":
-                position = self._take_added(block, position)
-            elif self._state in _MAY_START_CHUNK and block[position] in _CHUNK_PREFIXES:
+            state, first = self._state, block[position]
+            if _UPDATE <= state <= _CHUNK and first in _CHUNK_PREFIXES:
                 position = self._take_chunk_lines(block, position)
+            elif state is _ADD and first == "+":
+                position = self._take_added(block, position)
             else:
                 end = block.index("\n", position)
                 self._line += 1
-                self._take_line(block[position:end])
+                line = block[position:end]
                 position = end + 1
+                if state is _CHUNK:
+                    self._take_after_chunk(line)
+                else:
+                    self._take_line(state, line)
 
     def _close_text(self) -> None:
         after_end = self._blank_after_end
@@ -163,10 +126,13 @@ class PatchParser:
             self._assembly.close_chunk(at_end=False)
             self._assembly.close_update()
             self._state = _State.ENDED
-        if self._state is _State.BEGIN:
+        if self._state is _BEGIN:
             raise PatchSyntaxError(f"The patch is empty or does not start with `{BEGIN}`. Begin it with that line.", line=1)
-        closed = self._heredoc_held.rstrip(WHITESPACE).endswith("EOF") and not after_end if self._heredoc else True
-        if self._state is not _State.ENDED or not closed:
+        if not self._envelope.is_closed() or (self._envelope.is_heredoc and after_end):
+            raise PatchSyntaxError(
+                f"The heredoc must end with `{END}` and, on the next line, `EOF`. Send the patch again, complete."
+            )
+        if self._state is not _State.ENDED:
             raise PatchSyntaxError(
                 f"The last line of the patch must be `{END}`, but the text stops before it. "
                 "Send the patch again, complete, with that line at its end.",
@@ -189,10 +155,10 @@ class PatchParser:
         return end
 
     def _take_chunk_lines(self, block: str, position: int) -> int:
-        if self._state is not _State.CHUNK:
-            if self._state is not _State.CHUNK_OPEN:
+        if self._state is not _CHUNK:
+            if self._state is not _CHUNK_OPEN:
                 self._assembly.open_chunk(self._line + 1)
-            self._state = _State.CHUNK
+            self._state = _CHUNK
         match = _AFTER_CHUNK.search(block, position)
         assert match is not None  # noqa: S101  a block ends with a line feed
         end = match.end()
@@ -215,8 +181,8 @@ class PatchParser:
 
     # --- single lines -------------------------------------------------------------------------
 
-    def _take_line(self, line: str) -> None:
-        match self._state:
+    def _take_line(self, state: _State, line: str) -> None:
+        match state:
             case _State.BEGIN:
                 self._take_begin(line)
             case _State.START:
@@ -243,7 +209,7 @@ class PatchParser:
             case _State.ENDED:
                 self._take_after_end(line)
             case _:
-                assert_never(self._state)
+                assert_never(state)
 
     def _take_begin(self, line: str) -> None:
         if line.strip(WHITESPACE) != BEGIN:
@@ -295,18 +261,18 @@ class PatchParser:
         )
 
     def _take_context(self, line: str) -> bool:
-        text = line.rstrip(WHITESPACE)
+        text = line if line == "@@" else line.rstrip(WHITESPACE)
         if text != "@@" and not text.startswith("@@ "):
             return False
-        if self._state is not _State.CHUNK_OPEN:
-            self._state = _State.CHUNK_OPEN
+        if self._state is not _CHUNK_OPEN:
+            self._state = _CHUNK_OPEN
             self._assembly.open_chunk(self._line)
         if len(text) > 3:
             self._assembly.add_context(text[3:])
         return True
 
     def _take_after_chunk(self, line: str) -> None:
-        at_end = line.rstrip(WHITESPACE) == END_OF_FILE
+        at_end = line.startswith(END_OF_FILE) and line.rstrip(WHITESPACE) == END_OF_FILE
         self._assembly.close_chunk(at_end=at_end)
         if at_end:
             self._state = _State.CHUNK_CLOSED

@@ -29,8 +29,8 @@ class Scope:
 
     def resolve(self, path: str, *, folder_allowed: bool = False) -> str:
         """The file's key: relative to the root when inside it, absolute when in an extra folder. Raises PathRefused."""
-        if "\0" in path or (path.endswith("/") and not folder_allowed):
-            raise PathRefused(f"`{clip(path)}` does not name a file. Give the file's path.", path=path)
+        if "\0" in path:
+            raise PathRefused("A path can not hold a NUL character. Give the file's path.", path=path)
         if path.startswith("/"):
             key = self._from_absolute(posixpath.normpath(path), path)
         else:

@@ -36,14 +36,13 @@ def decode_line(data: bytes | str) -> RolloutLine:
 def number_line(data: bytes) -> StoredLine | None:
     """The line with its number, without looking further into it; None when it is torn or not a numbered JSON object."""
     try:
-        text = data.decode()
-        value = json.loads(text)
+        value = json.loads(data)
     except ValueError:
         return None
     ordinal = value.get("ordinal") if isinstance(value, dict) else None
     if not isinstance(ordinal, int) or isinstance(ordinal, bool) or ordinal < 0:
         return None
-    return StoredLine(ordinal, text)
+    return StoredLine(ordinal, data)
 
 
 def split_segment(data: bytes) -> Iterator[StoredLine]:

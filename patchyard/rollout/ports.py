@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class NumberedLine(Protocol):
-    """A committed rollout line as JSON text, with the number that is inside it."""
+    """A committed rollout line as JSON in UTF-8, with the number that is inside it."""
 
     @property
     def ordinal(self) -> int:
@@ -18,7 +18,7 @@ class NumberedLine(Protocol):
         ...
 
     @property
-    def json(self) -> str:
+    def json(self) -> bytes:
         """The line without its newline."""
         ...
 
@@ -28,7 +28,7 @@ class StoredLine:
     """A line as it was found in a segment."""
 
     ordinal: int
-    json: str
+    json: bytes
 
 
 @dataclass(frozen=True)

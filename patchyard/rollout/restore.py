@@ -66,7 +66,7 @@ class UnfinishedTurn:
     """Milliseconds since the epoch, over all segments: what budgets of wall time count from."""
     trace: TraceContext | None
     segment: int
-    """Number of the segment that wrote last, 0 for the first; the successor is the next one."""
+    """Number of the segment that wrote last, as TurnRecovered tells it; 0 for the turn's first. A successor is the next one."""
     usage: TokenUsage
     cost_usd: float | None
     """None: no request of the turn has a known price."""
@@ -114,8 +114,8 @@ class RestoredThread:
 def restore(lines: Iterable[RolloutLine]) -> RestoredThread:
     """Fold a thread's lines, oldest first.
 
-    The lines are the whole thread, or its session_meta line followed by what `lines_to_restore` reads from the end; the
-    result is the same. OrdinalGap when lines are missing among them.
+    The lines are the whole thread, or its session_meta line followed by what `load_thread` reads from the end; the result
+    is the same. OrdinalGap when lines are missing among them.
     """
     fold = _Fold()
     for line in _checked(lines):
@@ -238,6 +238,7 @@ class _Fold:
                     self._turn = None
             case TokenCount():
                 self._reported = msg
+                self._last_usage = msg.last
             case ThreadSettingsApplied():
                 self._overrides |= msg.overrides.model_dump(exclude_none=True)
             case ThreadClosed():
@@ -280,7 +281,7 @@ class _Fold:
             open_calls=tuple(item for item in self._history if isinstance(item, ToolCall) and item.call_id not in answered),
             turn=self._turn.result() if self._turn is not None else None,
             usage=reported.total if reported is not None else self._summed,
-            last_usage=self._last_usage or (reported.last if reported is not None else None),
+            last_usage=self._last_usage,
             cost_usd=reported.cost_usd if reported is not None else None,
             next_ordinal=self._next,
             closed=self._closed,

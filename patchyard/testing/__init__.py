@@ -1,0 +1,1 @@
+"""Doubles that ship with the library, for Patchyard's tests and for its users'."""

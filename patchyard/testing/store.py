@@ -65,7 +65,7 @@ class MemoryStore:
         self._call("list", check_prefix(prefix))
         keys = sorted(key for key in self.objects if key.startswith(prefix))
         keys = keys if after is None else keys[bisect_right(keys, after) :]
-        objects = tuple(ObjectInfo(key, len(self.objects[key]), self._modified[key]) for key in keys[:limit])
+        objects = tuple(ObjectInfo(key, len(self.objects[key]), self._modified.get(key, 0)) for key in keys[:limit])
         return ObjectPage(objects, objects[-1].key if len(keys) > limit and objects else None)
 
     async def delete(self, keys: Sequence[str]) -> None:

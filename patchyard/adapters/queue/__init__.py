@@ -1,0 +1,51 @@
+"""The queue: submissions in, events out, one owner per thread. See docs/subsystems/queue.md."""
+
+from ._backend import Backend
+from ._channel import QueueThreadChannel
+from ._control import ControlReader
+from ._core import CONTROL_PLACES, ORDINARY_PLACES, QueueCore
+from ._types import (
+    Claim,
+    ClaimReason,
+    CommittedLine,
+    FireEntry,
+    FlushCandidate,
+    OpenText,
+    Problem,
+    QueueHealth,
+    ReapResult,
+    Snapshot,
+    ThreadRegistration,
+    ThreadState,
+    ThreadStatus,
+)
+from .errors import LeaseReleased, QueueError, QueueFull, QueueMisuse, QueueUnavailable, ThreadClosedError, ThreadNotFound
+
+__all__ = [
+    "CONTROL_PLACES",
+    "ORDINARY_PLACES",
+    "Backend",
+    "Claim",
+    "ClaimReason",
+    "CommittedLine",
+    "ControlReader",
+    "FireEntry",
+    "FlushCandidate",
+    "LeaseReleased",
+    "OpenText",
+    "Problem",
+    "QueueCore",
+    "QueueError",
+    "QueueFull",
+    "QueueHealth",
+    "QueueMisuse",
+    "QueueThreadChannel",
+    "QueueUnavailable",
+    "ReapResult",
+    "Snapshot",
+    "ThreadClosedError",
+    "ThreadNotFound",
+    "ThreadRegistration",
+    "ThreadState",
+    "ThreadStatus",
+]

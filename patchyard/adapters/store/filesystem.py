@@ -129,9 +129,9 @@ class FilesystemStore:
             yield
         except FileExistsError:
             raise ObjectExists(key) from None
-        except (IsADirectoryError, NotADirectoryError):
-            raise StoreMisconfigured(f"{key!r} cannot be a file and a folder below {self._root}.") from None
         except OSError as error:
+            if key and isinstance(error, IsADirectoryError | NotADirectoryError):
+                raise StoreMisconfigured(f"{key!r} cannot be a file and a folder below {self._root}.") from None
             raise translate(error, self._root) from error
 
     def _new_temp(self) -> TempFile:

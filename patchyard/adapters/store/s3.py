@@ -5,10 +5,11 @@ import builtins
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import boto3
+from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _THREADS = 16
 """Requests at once; each thread waits for the network, and as many connections are kept."""
+_ATTEMPTS = 5
+"""Tries of one request, with growing pauses: about ten seconds until a dead server is told."""
 _PART = 8 << 20
 """Bytes of one part of a multipart upload; at most two parts are in memory. S3 allows 10,000 parts: 80 GB."""
 _DELETE_AT_ONCE = 1000
@@ -37,10 +40,11 @@ _T = TypeVar("_T")
 class S3Store:
     """ObjectStore in a bucket. Credentials and region come from where AWS tools look for them (environment, profile, role)."""
 
-    def __init__(self, bucket: str, *, prefix: str = "", endpoint_url: str | None = None) -> None:
+    def __init__(self, bucket: str, *, prefix: str = "", endpoint_url: str | None = None, attempts: int = _ATTEMPTS) -> None:
         self._bucket = bucket
         self._base = f"{check_key(prefix)}/" if prefix else ""
         self._endpoint_url = endpoint_url
+        self._attempts = attempts
         self._executor = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="s3")
         self._client: S3Client | None = None
         self._client_lock = asyncio.Lock()
@@ -131,9 +135,10 @@ class S3Store:
         loop = asyncio.get_running_loop()
         try:
             async with self._client_lock:
-                if self._client is None:
-                    self._client = await loop.run_in_executor(self._executor, self._connect)
-            return await loop.run_in_executor(self._executor, work, self._client)
+                client = self._client
+                if client is None:
+                    client = self._client = await loop.run_in_executor(self._executor, self._connect)
+            return await loop.run_in_executor(self._executor, work, client)
         except ClientError as error:
             raise translate_client(error, key=key, bucket=self._bucket) from error
         except BotoCoreError as error:
@@ -144,14 +149,14 @@ class S3Store:
             max_pool_connections=_THREADS,
             connect_timeout=5,
             read_timeout=30,
-            retries={"mode": "standard", "total_max_attempts": 5},
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
             # Servers that only resemble S3 know neither the newer checksums nor bucket names as host names.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"addressing_style": "path"} if self._endpoint_url else {},
         )
         # An own session: boto3's default one is shared by the whole process and not safe in threads.
-        session = boto3.session.Session()
+        session = Session()
         region = session.region_name or "us-east-1"
         return session.client("s3", endpoint_url=self._endpoint_url, region_name=region, config=config)
 
@@ -224,7 +229,7 @@ class S3Store:
                 Bucket=self._bucket, Prefix=self._base + prefix, StartAfter=start_after, MaxKeys=limit
             )
             objects = tuple(
-                ObjectInfo(item["Key"][skip:], item["Size"], int(item["LastModified"].timestamp() * 1000))
+                ObjectInfo(item.get("Key", "")[skip:], item.get("Size", 0), _milliseconds(item.get("LastModified")))
                 for item in answer.get("Contents", [])
             )
             more = answer.get("IsTruncated", False) and bool(objects)
@@ -252,8 +257,14 @@ async def _chained(first: bytes, second: bytes, rest: AsyncIterator[bytes]) -> A
         yield part
 
 
+def _milliseconds(moment: datetime | None) -> int:
+    return int(moment.timestamp() * 1000) if moment is not None else 0
+
+
 def _slice(data: bytes, content_range: str | None, key: str) -> ObjectSlice:
-    # "bytes 5-9/20"; a server that ignores the range sends the whole object without it.
+    # "bytes 5-9/20"; an empty object has no range, and a server that ignores ranges sends the whole object without it.
+    if content_range is None and not data:
+        return ObjectSlice(b"", 0, 0)
     if content_range is None:
         raise StoreUnavailable(f"The server ignored the byte range for {key!r}. It must support Range requests.")
     span, _, size = content_range.removeprefix("bytes ").partition("/")

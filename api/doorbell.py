@@ -1,0 +1,103 @@
+"""Rings for a worker. A bell only shortens the wait: the queue's ready set is the truth, and the workers' pump rings again."""
+
+import logging
+import queue
+import threading
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+log = logging.getLogger(__name__)
+
+TASK_NAME = "patchyard.run_next_turn"
+QUEUE_NAME = "turns"
+KEY_PREFIX = "py:celery:"
+"""Prefix of Celery's own keys. These three are the workers' too; a contract test compares them."""
+
+_MAX_WAITING = 1000
+"""Bells that wait for the broker. More are not needed: so many are enough to wake every worker."""
+
+
+class Doorbell(Protocol):
+    """Wakes a worker. Implementers: CeleryDoorbell, tests' silent one."""
+
+    def ring(self) -> None:
+        """Say that a thread may be ready. Never blocks, never fails."""
+        ...
+
+    def close(self) -> None:
+        """Ring what waits and stop. Twice is harmless."""
+        ...
+
+
+class CeleryDoorbell:
+    """Sends the bell as a Celery task by name, from a thread of its own: kombu blocks, and the broker may be away."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._redis_url = redis_url
+        self._bells: queue.Queue[bool] = queue.Queue(_MAX_WAITING)
+        self._thread: threading.Thread | None = None
+        self._failing = False
+
+    def ring(self) -> None:
+        """See Doorbell.ring."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="doorbell", daemon=True)
+            self._thread.start()
+        try:
+            self._bells.put_nowait(True)
+        except queue.Full:
+            return
+
+    def close(self) -> None:
+        """See Doorbell.close."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                self._bells.put(False, timeout=1)
+            except queue.Full:
+                return
+            thread.join(timeout=2)
+
+    def _serve(self) -> None:
+        app = _make_app(self._redis_url)
+        try:
+            while self._bells.get():
+                self._send(app)
+        finally:
+            app.close()
+
+    def _send(self, app: Any) -> None:
+        try:
+            app.send_task(TASK_NAME, queue=QUEUE_NAME, ignore_result=True, retry=False)
+        except Exception as error:  # noqa: BLE001 - whatever the broker's fault is, the pump rings again within a second
+            if not self._failing:
+                log.warning("the doorbell is out of order, tasks start up to a second later: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+
+
+def broker_url(redis_url: str) -> str:
+    """Our Redis URL as Celery's transport names it: a unix socket has a scheme of its own there."""
+    parts = urlsplit(redis_url)
+    if parts.scheme != "unix":
+        return redis_url
+    database = dict(parse_qsl(parts.query)).get("db", "0")
+    user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+    return f"redis+socket://{user}{parts.path}?virtual_host={database}"
+
+
+def _make_app(redis_url: str) -> Any:
+    # Imported by the thread at its first bell: Celery takes a third of a second that no start-up should wait for.
+    from celery import Celery
+
+    app = Celery("patchyard-api")
+    app.conf.update(
+        broker_url=broker_url(redis_url),
+        broker_transport_options={"global_keyprefix": KEY_PREFIX, "socket_timeout": 5, "socket_connect_timeout": 2},
+        broker_connection_timeout=2,
+        task_ignore_result=True,
+        task_serializer="json",
+        task_default_queue=QUEUE_NAME,
+    )
+    return app

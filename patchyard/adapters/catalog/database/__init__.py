@@ -1,0 +1,1 @@
+"""The database below the catalog: tables, engine, transactions, migrations, errors."""

@@ -1,0 +1,1 @@
+"""Schema history of the catalog: one file a step, applied in order by `Catalog.migrate()`."""

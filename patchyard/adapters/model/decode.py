@@ -1,0 +1,201 @@
+"""Server-sent events of the Responses API to the agent's model events."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from patchyard.adapters.model.classify import Classifier, read_error
+from patchyard.adapters.model.sse import SseEvent
+from patchyard.agent.ports import (
+    ItemAdded,
+    ItemDone,
+    ModelEvent,
+    RateLimits,
+    ReasoningSummaryDelta,
+    ResponseCompleted,
+    ResponseCreated,
+    TextDelta,
+    ToolInputDelta,
+)
+from patchyard.protocol.model_items import ModelItem, TokenUsage
+
+_ITEM: TypeAdapter[ModelItem] = TypeAdapter(ModelItem)
+
+_SKIPPED = frozenset(
+    {
+        b"response.in_progress",
+        b"response.queued",
+        b"response.content_part.added",
+        b"response.content_part.done",
+        b"response.output_text.done",
+        b"response.output_text.annotation.added",
+        b"response.reasoning_summary_part.added",
+        b"response.reasoning_summary_part.done",
+        b"response.reasoning_summary_text.done",
+        b"response.reasoning_text.delta",
+        b"response.reasoning_text.done",
+        b"response.function_call_arguments.done",
+        b"response.custom_tool_call_input.done",
+        b"keepalive",
+    }
+)
+"""Events that repeat what others say: not even parsed."""
+
+
+def decode_usage(value: Any) -> TokenUsage:
+    """Token counts; what is missing or odd counts as 0."""
+    if not isinstance(value, Mapping):
+        return TokenUsage()
+    taken, answered = _count(value.get("input_tokens")), _count(value.get("output_tokens"))
+    inside, outside = value.get("input_tokens_details"), value.get("output_tokens_details")
+    return TokenUsage(
+        input_tokens=taken,
+        cached_input_tokens=_count(inside.get("cached_tokens")) if isinstance(inside, Mapping) else 0,
+        cache_write_input_tokens=_count(inside.get("cache_write_tokens")) if isinstance(inside, Mapping) else 0,
+        output_tokens=answered,
+        reasoning_output_tokens=_count(outside.get("reasoning_tokens")) if isinstance(outside, Mapping) else 0,
+        total_tokens=_count(value.get("total_tokens")) or taken + answered,
+    )
+
+
+def _count(value: Any) -> int:
+    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+class Decoder:
+    """Decodes one stream. Raises ClassifiedError where the stream says that the response failed."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier = classifier
+        self._open_item = ""
+        self.response_id: str | None = None
+
+    def decode(self, event: SseEvent) -> ModelEvent | None:
+        """The event's meaning; None: unknown, repeated or not JSON."""
+        if event.name in _SKIPPED or event.data == b"[DONE]":
+            return None
+        try:
+            data = json.loads(event.data)
+        except ValueError:
+            return None
+        return (
+            self._event(str(data.get("type") or event.name.decode("utf-8", "replace")), data)
+            if isinstance(data, dict)
+            else None
+        )
+
+    def _event(self, kind: str, data: Mapping[str, Any]) -> ModelEvent | None:
+        match kind:
+            case "response.output_text.delta" | "response.refusal.delta":
+                return TextDelta(self._item_id(data), _delta(data))
+            case "response.reasoning_summary_text.delta":
+                return ReasoningSummaryDelta(self._item_id(data), _delta(data), _count(data.get("summary_index")))
+            case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
+                return ToolInputDelta(self._item_id(data), _delta(data))
+            case "response.output_item.added":
+                return self._added(data.get("item"))
+            case "response.output_item.done":
+                return ItemDone(self._item(data.get("item")))
+            case "response.created":
+                self.response_id = _response_id(data)
+                return ResponseCreated(self.response_id)
+            case "response.completed" | "response.done":
+                return self._completed(data)
+            case "codex.rate_limits":
+                return RateLimits({name: value for name, value in data.items() if name != "type"})
+            case _:
+                self._raise_if_failed(kind, data)
+                return None
+
+    def _completed(self, data: Mapping[str, Any]) -> ResponseCompleted:
+        response = data.get("response")
+        response = response if isinstance(response, Mapping) else {}
+        end_turn = response.get("end_turn")
+        identity = _response_id(data) or self.response_id or ""
+        return ResponseCompleted(
+            identity, decode_usage(response.get("usage")), end_turn if isinstance(end_turn, bool) else None
+        )
+
+    def _raise_if_failed(self, kind: str, data: Mapping[str, Any]) -> None:
+        response = data.get("response")
+        response = response if isinstance(response, Mapping) else {}
+        match kind:
+            case "response.failed":
+                raise self._classifier.failed(read_error(response.get("error")))
+            case "response.cancelled":
+                raise self._classifier.failed(
+                    read_error({"code": "cancelled", "message": "the provider cancelled the response"})
+                )
+            case "response.incomplete":
+                details = response.get("incomplete_details")
+                reason = details.get("reason") if isinstance(details, Mapping) else None
+                raise self._classifier.incomplete(str(reason or "not given"))
+            case "error":
+                # At the top level `type` is the event's own name, not the error's class.
+                nested = data.get("error")
+                raise self._classifier.failed(read_error(nested or {k: v for k, v in data.items() if k != "type"}))
+            case _:
+                return
+
+    def _item_id(self, data: Mapping[str, Any]) -> str:
+        """Some servers leave it out; deltas belong to the item that was opened last."""
+        return str(data.get("item_id") or self._open_item)
+
+    def _added(self, value: Any) -> ItemAdded | None:
+        if not isinstance(value, Mapping):
+            return None
+        self._open_item = str(value.get("id") or value.get("call_id") or "")
+        try:
+            return ItemAdded(_ITEM.validate_python(_known_parts(value)))
+        except ValidationError:
+            return None
+
+    def _item(self, value: Any) -> ModelItem:
+        """A finished item. One that can't be understood must not be lost in silence: it may be a tool call."""
+        try:
+            if isinstance(value, Mapping):
+                return _ITEM.validate_python(_known_parts(value))
+        except ValidationError as problem:
+            first = problem.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise self._classifier.stream_broken(
+                f"an item of type {value.get('type')!r} is odd at {place}: {first['msg']}"
+            ) from None
+        raise self._classifier.stream_broken("an item is not an object")
+
+
+_PARTS = frozenset({"input_text", "input_image", "output_text", "refusal"})
+
+
+def _known_parts(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without content parts of unknown kinds: the rest of it is still worth having."""
+    found = dict(item)
+    content = found.get("content")
+    if found.get("type") == "message" and isinstance(content, list):
+        found["content"] = [part for part in content if not isinstance(part, Mapping) or part.get("type") in _PARTS]
+    return found
+
+
+def _delta(data: Mapping[str, Any]) -> str:
+    value = data.get("delta")
+    return value if isinstance(value, str) else ""
+
+
+def _response_id(data: Mapping[str, Any]) -> str:
+    response = data.get("response")
+    return str(response.get("id") or "") if isinstance(response, Mapping) else ""
+
+
+_LIMIT_HEADERS = ("x-ratelimit-", "x-codex-", "ratelimit-")
+
+
+def rate_limits(headers: Mapping[str, str]) -> RateLimits | None:
+    """The provider's limits from response headers with lower-case names; None when it sends none."""
+    values: dict[str, str | int] = {}
+    for name, value in headers.items():
+        if name.startswith(_LIMIT_HEADERS):
+            key = name.removeprefix("x-").replace("-", "_")
+            values[key] = int(value) if value.isascii() and value.isdigit() else value
+    return RateLimits(values) if values else None

@@ -1,0 +1,34 @@
+-- Ends the active turn. -> IDLE (lease given back) | MORE (lease kept), next active turn | CLOSED | STEER (nothing written) | WRONG_TURN | FENCED | GAP
+local refused = guard('finish')
+if refused then return refused end
+local turn = st(a.thread, 'turn')[1]
+if turn ~= a.turn then return { 'WRONG_TURN', turn } end
+
+local consumed = {}
+for _, sid in ipairs(a.consumed or {}) do consumed[sid] = true end
+for _, e in ipairs(entries(a.thread)) do
+  if e.c == 'steer' and e.u == a.turn and not consumed[e.sid] then return { 'STEER' } end
+end
+
+write()
+-- Answers and interrupts that were meant for this turn have nothing left to do, nor has its own input.
+for _, e in ipairs(entries(a.thread)) do
+  if (e.u == a.turn or e.i == a.turn) and e.o ~= 'shutdown' then call('XDEL', key('sq', a.thread), e.sid) end
+end
+clear_turn(a.thread)
+drop_live(a.thread)
+put(a.thread, 'ended', '1')
+local answer = 'MORE'
+if a.close then
+  answer = 'CLOSED'
+  drop_lease(a.thread)
+  close_thread(a.thread)
+elseif call('XLEN', key('sq', a.thread)) == 0 then
+  answer = 'IDLE'
+  drop_lease(a.thread)
+  make_idle(a.thread)
+else
+  promote(a.thread)
+end
+remember('finish', answer)
+return { answer, st(a.thread, 'turn')[1] }

@@ -1,0 +1,122 @@
+"""`tasks …`: list, show, cancel, patch, answer."""
+
+import sys
+
+import click
+
+from patchyard.cli.context import examples, json_option, open_client, print_json, run, settings, stdout
+from patchyard.cli.errors import ExitCode
+from patchyard.cli.render.report import print_task, print_tasks
+from patchyard.protocol.ops import ApprovalDecision, ExecApproval, PatchApproval
+from patchyard.protocol.tasks import TaskListResponse, TaskStatus, TaskView
+
+
+@click.group()
+def tasks() -> None:
+    """Look at tasks, cancel them, take their patches."""
+
+
+@tasks.command("list", epilog=examples("patchyard tasks list --status failed", "patchyard tasks list --json | jq '.data[].id'"))
+@click.option("--status", type=click.Choice([str(status) for status in TaskStatus]), default=None, help="Only these.")
+@click.option("--repository", default=None, metavar="URL|PATH", help="Only tasks on this repository.")
+@click.option("--search", "query", default=None, metavar="TEXT", help="Only tasks whose title or instruction holds TEXT.")
+@click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="Tasks on a page.")
+@click.option("--cursor", default=None, metavar="CURSOR", help="Go on behind an earlier page.")
+@json_option
+def list_tasks(
+    status: str | None, repository: str | None, query: str | None, limit: int, cursor: str | None, as_json: bool
+) -> None:
+    """List tasks, newest first."""
+
+    async def ask() -> TaskListResponse:
+        async with open_client(settings()) as client:
+            return await client.list_tasks_page(
+                status=TaskStatus(status) if status else None, repository=repository, query=query, cursor=cursor, limit=limit
+            )
+
+    page = run(ask())
+    if as_json:
+        print_json(page)
+    elif not page.data:
+        stdout().print('No tasks. Submit one: patchyard fix . --issue "…"', markup=False)
+    else:
+        print_tasks(page.data)
+        if page.next_cursor:
+            stdout().print(f"More: --cursor {page.next_cursor}", style="dim", markup=False)
+
+
+@tasks.command("show")
+@click.argument("task_id", metavar="TASK")
+@json_option
+def show_task(task_id: str, as_json: bool) -> None:
+    """Show one task: its state, result, cost and final message."""
+    task = run(_get(task_id))
+    if as_json:
+        print_json(task)
+    else:
+        print_task(task)
+
+
+async def _get(task_id: str) -> TaskView:
+    async with open_client(settings()) as client:
+        return await client.get_task(task_id)
+
+
+@tasks.command("cancel")
+@click.argument("task_id", metavar="TASK")
+@json_option
+def cancel_task(task_id: str, as_json: bool) -> None:
+    """Stop a task. One that has ended stays as it is; the work so far is kept."""
+
+    async def ask() -> TaskView:
+        async with open_client(settings()) as client:
+            return await client.cancel_task(task_id)
+
+    task = run(ask())
+    if as_json:
+        print_json(task)
+    elif task.status is TaskStatus.CANCELLED:
+        stdout().print(f"Task {task.id} is cancelled.", markup=False)
+    elif task.status.is_terminal:
+        stdout().print(f"Task {task.id} had ended already: {task.status}.", markup=False)
+    else:
+        stdout().print(f"Task {task.id} is being cancelled.", markup=False)
+
+
+@tasks.command("patch", epilog=examples("patchyard tasks patch TASK | git apply"))
+@click.argument("task_id", metavar="TASK")
+def patch(task_id: str) -> None:
+    """Print a task's patch."""
+
+    async def ask() -> bytes:
+        async with open_client(settings()) as client:
+            return await client.patch(task_id)
+
+    sys.stdout.buffer.write(run(ask()))
+    sys.stdout.buffer.flush()
+
+
+@tasks.command("answer")
+@click.argument("task_id", metavar="TASK")
+@click.argument("approval_id", metavar="QUESTION")
+@click.argument("decision", type=click.Choice(["accept", "accept-for-session", "decline", "cancel"]))
+@click.option("--patch", "about_patch", is_flag=True, help="The question is about a patch, not a command.")
+@click.option("--message", default=None, help="Tell the agent why.")
+@json_option
+def answer(task_id: str, approval_id: str, decision: str, about_patch: bool, message: str | None, as_json: bool) -> int:
+    """Answer an agent's question whether it may run a command or write a patch. The first answer wins."""
+    kind = PatchApproval if about_patch else ExecApproval
+    op = kind(approval_id=approval_id, decision=ApprovalDecision(decision.replace("-", "_")), message=message)
+
+    async def ask() -> str:
+        async with open_client(settings()) as client:
+            task = await client.get_task(task_id)
+            receipt = await client.submit(task.thread_id, op)
+            if as_json:
+                print_json(receipt)
+            return receipt.admission.type
+
+    taken = run(ask()) != "not_submitted"
+    if not as_json:
+        stdout().print("Answered." if taken else "No turn waits for an answer now.")
+    return ExitCode.OK if taken else ExitCode.FAILED

@@ -1,0 +1,1 @@
+"""How things look on a terminal. Text from outside passes `text.safe` first."""

@@ -1,0 +1,1 @@
+"""From a command line to a task, and from a task's events to an exit code."""

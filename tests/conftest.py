@@ -1,0 +1,39 @@
+"""Skips what this machine can't run, and says so at the end; fails when something that must run here is missing."""
+
+import os
+
+import pytest
+
+from tests.needs import NEEDS, missing
+
+_not_run = pytest.StashKey[dict[str, list[str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_not_run] = {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for need in NEEDS:
+            reason = missing(need) if item.get_closest_marker(need) else None
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=f"{need}: {reason}"))
+                config.stash[_not_run].setdefault(f"{need}: {reason}", []).append(item.nodeid)
+
+
+def _broken_promises(config: pytest.Config) -> list[str]:
+    promised = set(filter(None, os.environ.get("PATCHYARD_TEST_MUST", "").split(",")))
+    return sorted(reason for reason in config.stash[_not_run] if reason.split(":")[0] in promised)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for reason, nodes in config.stash[_not_run].items():
+        terminalreporter.write_line(f"not run: {len(nodes)} tests ({reason})", yellow=True)
+    for reason in _broken_promises(config):
+        terminalreporter.write_line(f"expected to run here, but could not ({reason})", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if exitstatus == 0 and _broken_promises(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,77 @@
+"""A turn that does not read: the socket is no longer read, and memory stays where it is."""
+
+import asyncio
+import tracemalloc
+
+from patchyard.adapters.model import ProviderConfig, ResponsesClient
+from patchyard.adapters.model.buffer import MAX_EVENTS
+from patchyard.adapters.model.sockets import HIGH_WATER
+from patchyard.agent.ports import ItemAdded, ModelRequest, TextDelta
+from patchyard.protocol.model_items import InputText, Message
+
+DELTAS = 100_000
+PAD = "0123456789" * 20
+
+
+class _Flood:
+    """Sends 100,000 deltas for items that alternate, so that none can be joined with its neighbour."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.stalled = asyncio.Event()
+        self.done = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        writer.write(b'data: {"type":"response.output_item.added","item":{"type":"x","id":"a"}}\n\n')
+        for number in range(DELTAS):
+            event = f'data: {{"type":"response.output_text.delta","item_id":"{number % 2}","delta":"{PAD}"}}\n\n'
+            writer.write(event.encode())
+            self.sent = number + 1
+            if writer.transport.get_write_buffer_size() > 64 * 1024:
+                try:
+                    await asyncio.wait_for(writer.drain(), 1)
+                except TimeoutError:
+                    self.stalled.set()
+                    await writer.drain()
+        writer.write(b'data: {"type":"response.completed","response":{"id":"r"}}\n\n')
+        await writer.drain()
+        writer.close()
+        self.done.set()
+
+
+def test_a_hundred_thousand_deltas_into_a_stopped_consumer() -> None:
+    async def run() -> None:
+        flood = _Flood()
+        server = await asyncio.start_server(flood.serve, "127.0.0.1", 0, limit=1 << 20)
+        port = server.sockets[0].getsockname()[1]
+        async with ResponsesClient(ProviderConfig(base_url=f"http://127.0.0.1:{port}/v1")) as client:
+            request = ModelRequest(
+                model="m",
+                instructions="",
+                input=[Message(role="user", content=(InputText(text="x"),))],
+                tools=[],
+                thread_id="t",
+                turn_id="u",
+            )
+            stream = client.stream(request)
+            tracemalloc.start()
+            assert isinstance(await anext(stream), ItemAdded)
+            before = tracemalloc.get_traced_memory()[0]
+            await asyncio.wait_for(flood.stalled.wait(), 30)
+            grown = tracemalloc.get_traced_memory()[0] - before
+            tracemalloc.stop()
+            # Buffer, one read of the parser, and what the flood itself holds for its socket.
+            assert grown < 2 * MAX_EVENTS * 600 + 16 * HIGH_WATER
+            assert flood.sent < DELTAS // 2
+            received = 0
+            async for event in stream:
+                if isinstance(event, TextDelta):
+                    received += len(event.delta)
+            assert received == DELTAS * len(PAD)
+            await asyncio.wait_for(flood.done.wait(), 5)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(run())

@@ -1,0 +1,33 @@
+"""The Celery app. Celery only rings the doorbell: what runs, and whether it ran, is decided in Redis by the queue core.
+
+`celery -A workers.app worker` finds `app` here; it is made when it is first asked for, so importing this module does nothing.
+"""
+
+from typing import Any
+
+from celery import Celery
+
+from patchyard.settings import Settings, load
+
+from . import signals, turns
+from .broker import configuration
+
+_app: Celery | None = None
+
+
+def make_app(settings: Settings) -> Celery:
+    """A Celery app with our two tasks and the signals that open and close the worker."""
+    app = Celery("patchyard")
+    app.conf.update(configuration(settings))
+    turns.register(app)
+    signals.connect(settings)
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(name)
+    global _app
+    if _app is None:
+        _app = make_app(load())
+    return _app
