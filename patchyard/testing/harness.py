@@ -1,7 +1,7 @@
 """A session over doubles, in one object."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from patchyard.agent import Ports, Session, SessionConfig, SessionOutcome
@@ -32,11 +32,12 @@ class AgentHarness:
         source: Mapping[str, Any] | None = None,
         gate: Mapping[str, Any] | None = None,
         clock: FakeClock | None = None,
+        price: float | None = None,
         **config: Any,
     ) -> None:
         self.clock = clock or FakeClock()
         self.channel = MemoryChannel(self.clock)
-        self.model = ScriptedModel(self.clock, steps)
+        self.model = ScriptedModel(self.clock, steps, price=price)
         self.box = ScriptedSandbox(self.clock, commands, files)
         self.source = ScriptedSource(self.clock, self.box, **(source or {}))
         self.gate = ScriptedGate(self.clock, **(gate or {}))
@@ -72,6 +73,14 @@ class AgentHarness:
     def start(self) -> "asyncio.Task[SessionOutcome]":
         """Run the session in the background."""
         return asyncio.create_task(self.run())
+
+    async def until(self, holds: Callable[[], object], *, rounds: int = 20_000) -> None:
+        """Let the session run until something holds. Time stands still unless nothing else can run."""
+        for _ in range(rounds):
+            if holds():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it never came true")
 
     def types(self) -> list[str]:
         """Types of the durable events, in order."""

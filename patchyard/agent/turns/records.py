@@ -55,16 +55,16 @@ def note(text: str, *, role: str = "user") -> Message:
 def interrupted_note() -> Message:
     """What the next turn reads about one that was interrupted."""
     return note(
-        "<turn_aborted>\nA person interrupted the previous turn on purpose. Its commands were stopped and may have done only a "
-        "part of their work: check the state before you rely on it.\n</turn_aborted>"
+        "<turn_aborted>\nA person interrupted the previous turn on purpose. Its commands were stopped and may have done only "
+        "a part of their work: check the state before you rely on it.\n</turn_aborted>"
     )
 
 
 def wrap_up_note(spent: str) -> Message:
     """What the model reads at 80 % of a budget."""
     return note(
-        f"<budget>\nThe budget of this turn is nearly used up ({spent}). Bring the work tree into a consistent state now and give "
-        "your final answer: what is done, what is not.\n</budget>",
+        f"<budget>\nThe budget of this turn is nearly used up ({spent}). Bring the work tree into a consistent state now and "
+        "give your final answer: what is done, what is not.\n</budget>",
         role="developer",
     )
 

@@ -131,7 +131,7 @@ class Turn:
             return await self._ending.failed(self._step, error.info)
         except LeaseLost:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - boundary
             # The boundary of a turn: a fault of ours ends it with one clear event instead of a hanging thread.
             _log.exception("turn failed", extra={"turn_id": self.id})
             self.state.at_end = True
@@ -276,6 +276,9 @@ class Turn:
             if await self.state.finish(*events, self._completed()):
                 return True
             self.state.at_end = False
+            if self.state.interrupts:
+                self.stop("interrupt")
+                await asyncio.sleep(0)
 
     def _completed(self) -> TurnCompleted:
         return TurnCompleted(last_agent_message=self.state.last_message, **self.state.sums())

@@ -26,7 +26,8 @@ def test_the_output_has_the_documented_shape():
     h = AgentHarness([response(shell("make", "c1")), says("ok")], commands=[Command("make", b"built\n", seconds=1.5)])
     run(h)
     assert re.fullmatch(
-        r"Chunk ID: [0-9a-f]{6}\nWall time: 1\.5000 seconds\nProcess exited with code 0\nOriginal token count: 2\nOutput:\nbuilt\n",
+        r"Chunk ID: [0-9a-f]{6}\nWall time: 1\.5000 seconds\nProcess exited with code 0\n"
+        r"Original token count: 2\nOutput:\nbuilt\n",
         h.model.outputs()["c1"],
     )
 
