@@ -25,6 +25,9 @@ from .resp import is_alive
 _WORKER_STOP_S = 20.0
 """A worker hands its turns over within a second or two; the rest is for a slow disk."""
 
+_QUIET_START_S = 8.0
+"""A worker that fails does so while it loads, well within this."""
+
 
 class Supervisor:
     """Runs the processes of one home until it is told to stop."""
@@ -71,10 +74,11 @@ class Supervisor:
         self._listener = _listen(self._settings.api_host, self._settings.api_port)
         url = _url_of(self._listener)
         await self._start_redis()
-        await self._start(self._api(url, self._listener.fileno()))
-        for number in range(1, self._workers + 1):
-            await self._begin(self._worker(number))
-        await asyncio.gather(*(process.wait_ready() for process in self._running if process.spec.name.startswith("worker")))
+        # API and workers only need Redis: they load their libraries at the same time, and are judged one after the other.
+        api = await self._begin(self._api(url, self._listener.fileno()))
+        workers = [await self._begin(self._worker(number)) for number in range(1, self._workers + 1)]
+        for process in (api, *workers):
+            await process.wait_ready()
         state = ServiceState(
             pid=os.getpid(),
             url=url,
@@ -134,7 +138,10 @@ class Supervisor:
         name = f"worker-{number}"
 
         async def ready(process: ManagedProcess) -> bool:
-            return " ready." in process.log_tail()
+            # Celery says so at level INFO; a log that leaves that out is trusted after a while without a crash.
+            return " ready." in process.log_text() or (quiet and process.age_s > _QUIET_START_S)
+
+        quiet = self._settings.log_level.upper() not in ("DEBUG", "INFO")
 
         argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker"]
         argv += ["--pool", "threads", "--concurrency", str(self._settings.worker_concurrency)]
