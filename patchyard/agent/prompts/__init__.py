@@ -15,6 +15,8 @@ _TEXTS = (
     "tools/write_stdin.md",
     "tools/apply_patch.md",
     "tools/update_plan.md",
+    "tools/view_image.md",
+    "tools/request_user_input.md",
 )
 
 

@@ -8,7 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from patchyard.agent.context.history import Call
 from patchyard.agent.errors import ToolError
-from patchyard.protocol.model_items import FunctionCall
+from patchyard.protocol.model_items import FunctionCall, InputImage, InputText
+
+ToolOutput = str | tuple[InputText | InputImage, ...]
+"""What a tool answers: text, or parts where an image is among them."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Tool(Protocol):
         """The specification as the Responses API takes it."""
         ...
 
-    async def run(self, call: ToolCall) -> str:
+    async def run(self, call: ToolCall) -> ToolOutput:
         """The output for the model. ToolError for a failure in plain words; TurnError ends the turn."""
         ...
 

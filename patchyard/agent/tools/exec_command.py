@@ -130,7 +130,7 @@ class ExecCommand:
             item.id, arguments.cmd, argv, cwd, escalate, arguments.justification, arguments.prefix_rule if escalate else None
         )
         approval_id = await thread.approvals.command(ask, settings)
-        if not thread.processes.has_room():
+        if not await thread.processes.make_room(grace_s=thread.config.interrupt_grace_s):
             limit = thread.config.sessions_limit
             raise ToolError(f"{limit} commands run already. End some of them (write_stdin with Ctrl-C), then try again.")
         policy: SandboxPolicy = DangerFullAccess() if escalate else settings.sandbox
@@ -168,6 +168,9 @@ async def collect(thread: Thread, command: RunningCommand, *, wait_ms: int, max_
     budget = min(thread.config.output_tokens if max_tokens is None else max_tokens, thread.config.output_tokens)
     if command.running:
         state = [f"Process running with session ID {command.session_id}"]
+        if (running := thread.processes.crowded) is not None:
+            most = thread.config.sessions_limit
+            state.append(f"Warning: {running} commands run. Beyond {most} the one that was used longest ago is stopped.")
     else:
         state = _ending(thread, command)
         thread.processes.forget(command)
@@ -192,7 +195,7 @@ def _ending(thread: Thread, command: RunningCommand) -> list[str]:
     if status is None:
         return ["The command was killed."]
     lines = [f"Process exited with code {status.code}"]
-    if status.timed_out:
+    if status.timed_out or command.timed_out:
         limit = thread.config.spec.command_timeout_s
         lines.append(
             f"It was stopped after {limit:g} seconds, the limit of one command; all its processes were killed. "

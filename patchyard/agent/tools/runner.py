@@ -10,7 +10,7 @@ from patchyard.agent.errors import AgentError, ParkTurn, StopTurn, ToolError, Tu
 from patchyard.agent.ports import LeaseLost, SandboxError
 from patchyard.agent.thread import Thread
 
-from .calls import Tool, ToolCall
+from .calls import Tool, ToolCall, ToolOutput
 from .registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 class _Running:
     call: ToolCall
     tool: Tool | None
-    task: asyncio.Task[str]
+    task: asyncio.Task[ToolOutput]
     recorded: bool = False
 
 
@@ -86,9 +86,9 @@ class CallRunner:
             if not running.recorded and not running.task.cancelled() and running.task.exception() is None:
                 self._record(running, running.task.result())
 
-    def _record(self, running: _Running, text: str) -> None:
+    def _record(self, running: _Running, output: ToolOutput) -> None:
         running.recorded = True
-        self._thread.journal.post(output_for(running.call.item, text))
+        self._thread.journal.post(output_for(running.call.item, output))
 
     def _aborted(self, running: _Running, why: str) -> str:
         seconds = self._thread.ports.clock.monotonic() - running.call.started
@@ -96,7 +96,7 @@ class CallRunner:
             return why
         return running.tool.aborted(running.call, seconds=seconds, why=why)
 
-    async def _run(self, call: ToolCall, tool: Tool | None, before: list[asyncio.Task[str]], *, over: bool) -> str:
+    async def _run(self, call: ToolCall, tool: Tool | None, before: list[asyncio.Task[ToolOutput]], *, over: bool) -> ToolOutput:
         if before:
             await asyncio.wait(before)
             if any(not t.cancelled() and isinstance(t.exception(), ParkTurn) for t in before):
@@ -113,7 +113,7 @@ class CallRunner:
         }
         with self._thread.ports.telemetry.span(f"execute_tool {call.name}", key=call.id, attributes=attributes) as span:
             try:
-                text = await tool.run(call)
+                output = await tool.run(call)
             except ToolError as error:
                 span.set(**{"patchyard.tool.success": False})
                 return error.info.message
@@ -127,4 +127,4 @@ class CallRunner:
                 _log.exception("tool %s failed", call.name, extra={"call_id": call.id})
                 return f"{call.name} failed because of a fault in the service. Try another way."
             span.set(**{"patchyard.tool.success": True})
-            return text
+            return output
