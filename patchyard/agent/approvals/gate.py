@@ -1,6 +1,6 @@
 """Whether a tool may do what the model asks: policy first, then a person, then what was allowed for the session."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -12,6 +12,7 @@ from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import FileUpdate
 from patchyard.protocol.ops import ApprovalDecision
+from patchyard.protocol.rollout_lines import ApprovedCommand, ApprovedRules
 
 from .questions import Answer, Question, Questions, question_id
 
@@ -34,14 +35,28 @@ class CommandAsk:
 
 
 class Approvals:
-    """The first gate of a thread."""
+    """The first gate of a thread. `on_change` is called when a person allowed something for the thread."""
 
-    def __init__(self, questions: Questions, clock: Clock) -> None:
+    def __init__(
+        self,
+        questions: Questions,
+        clock: Clock,
+        *,
+        approved: ApprovedRules | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._questions = questions
         self._clock = clock
-        self._commands: set[tuple[str, str, bool]] = set()
-        self._paths: set[str] = set()
-        self._prefixes: set[tuple[str, ...]] = set()
+        self._on_change = on_change
+        known = approved or ApprovedRules()
+        # Dicts keep the order in which things were allowed: the record of them stays the same over restarts.
+        self._commands = dict.fromkeys(known.commands)
+        self._paths = dict.fromkeys(known.paths)
+        self._prefixes = dict.fromkeys(known.prefixes)
+
+    def approved(self) -> ApprovedRules:
+        """What was allowed for the thread so far."""
+        return ApprovedRules(commands=tuple(self._commands), paths=tuple(self._paths), prefixes=tuple(self._prefixes))
 
     async def command(self, ask: CommandAsk, settings: Settings) -> str | None:
         """The approval's id, None when none was needed. Declined with the reason otherwise."""
@@ -52,7 +67,7 @@ class Approvals:
             case "reject":
                 raise Declined(verdict.reason)
             case "ask":
-                key = (ask.script, ask.cwd, ask.escalate)
+                key = ApprovedCommand(script=ask.script, cwd=ask.cwd, escalated=ask.escalate)
                 if key in self._commands or (not ask.escalate and self._allowed_by_prefix(ask.script)):
                     return None
             case _:
@@ -67,9 +82,11 @@ class Approvals:
         )
         answer = await self._ask(request, what="command")
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
-            self._commands.add(key)
+            self._commands[key] = None
         if answer.prefix_rule:
-            self._prefixes.add(answer.prefix_rule)
+            self._prefixes[answer.prefix_rule] = None
+        if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION or answer.prefix_rule:
+            self._on_change()
         return question_id(request)
 
     async def patch(
@@ -83,7 +100,7 @@ class Approvals:
             case "reject":
                 raise Declined(verdict.reason)
             case "ask":
-                if self._paths.issuperset(paths):
+                if self._paths.keys() >= set(paths):
                     return
             case _:
                 assert_never(verdict.action)
@@ -92,7 +109,8 @@ class Approvals:
         )
         answer = await self._ask(request, what="patch")
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
-            self._paths.update(paths)
+            self._paths |= dict.fromkeys(paths)
+            self._on_change()
 
     async def _ask(self, request: Question, *, what: str) -> Answer:
         answer = await self._questions.ask(request)
