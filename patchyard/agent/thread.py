@@ -10,6 +10,7 @@ from .approvals import Approvals, Questions
 from .config import Ports, SessionConfig, Settings
 from .context.history import History
 from .errors import TurnError
+from .hooks import Hooks
 from .journal import Journal
 from .ports import Sandbox, SandboxError
 from .redact import Redactor
@@ -32,6 +33,8 @@ class Thread:
         self.cost_usd: float | None = None
         self.introduced = False
         """The session_meta line was written."""
+        self.session_started = False
+        """The SessionStart hooks of this session have run."""
         self.changed_files = False
         """A tool of the running turn may have changed the work tree."""
         if restored is not None:
@@ -47,6 +50,8 @@ class Thread:
             if (turn := restored.turn) is not None:
                 self.journal.open_items = {item.id: item for item in turn.open_items}
                 self.questions.restore(turn.open_questions, until_ms=turn.parked.until if turn.parked else None)
+        self.hooks = Hooks(config, ports, self.journal, lambda: self.active_settings)
+        self.approvals.hooks = self.hooks
         self.journal.standing = self._standing_to_repeat
         self._instructions: Sequence[tuple[str, str]] | None = None
 

@@ -108,6 +108,13 @@ class TurnBoxes:
         with _as_sandbox_error():
             return await self._parts.workspaces.instructions(await self._base())
 
+    async def base_file(self, path: str) -> bytes | None:
+        """See agent.ports.SandboxSource."""
+        if isinstance(self._spec.repository, NoSource):
+            return None
+        with _as_sandbox_error():
+            return await self._parts.workspaces.base_file(await self._base(), path)
+
     # --- for the delivery
 
     async def diff(self) -> Patch:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, Literal, Protocol, assert_never
 
 from patchyard.agent.config import Settings
 from patchyard.agent.errors import ToolError
@@ -34,6 +34,28 @@ class CommandAsk:
     prefix_rule: tuple[str, ...] | None
 
 
+class PermissionVerdict(Protocol):
+    """What hooks say to a question."""
+
+    @property
+    def permission(self) -> Literal["allow", "deny"] | None:
+        """None: a person is asked."""
+        ...
+
+    @property
+    def block(self) -> str | None:
+        """Why not."""
+        ...
+
+
+class PermissionHooks(Protocol):
+    """Hooks that may answer questions. Implemented by `hooks`."""
+
+    async def permission(self, name: str, tool_input: Any, call_id: str) -> PermissionVerdict:
+        """The answer of the hooks, before a person is asked."""
+        ...
+
+
 class Approvals:
     """The first gate of a thread. `on_change` is called when a person allowed something for the thread."""
 
@@ -48,6 +70,8 @@ class Approvals:
         self._questions = questions
         self._clock = clock
         self._on_change = on_change
+        self.hooks: PermissionHooks | None = None
+        """May answer in a person's place."""
         known = approved or ApprovedRules()
         # Dicts keep the order in which things were allowed: the record of them stays the same over restarts.
         self._commands = dict.fromkeys(known.commands)
@@ -72,7 +96,7 @@ class Approvals:
                     return None
             case _:
                 assert_never(verdict.action)
-        request = self._questions.find(ask.item_id) or ExecApprovalRequest(
+        request = ExecApprovalRequest(
             approval_id=new_id(self._clock.now_ms()),
             item_id=ask.item_id,
             command=ask.argv,
@@ -80,14 +104,17 @@ class Approvals:
             reason=ask.justification or verdict.reason,
             proposed_prefix_rule=ask.prefix_rule,
         )
-        answer = await self._ask(request, what="command")
+        asked = self._questions.asked_before(request)
+        if asked is None and await self._hooks_allow("exec_command", ask.item_id, ask.script, request.reason):
+            return question_id(request)
+        answer = await self._ask(asked or request, what="command")
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
             self._commands[key] = None
         if answer.prefix_rule:
             self._prefixes[answer.prefix_rule] = None
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION or answer.prefix_rule:
             self._on_change()
-        return question_id(request)
+        return question_id(asked or request)
 
     async def patch(
         self, item_id: str, changes: Sequence[FileUpdate], paths: Sequence[str], worst: PathClass, settings: Settings
@@ -104,13 +131,26 @@ class Approvals:
                     return
             case _:
                 assert_never(verdict.action)
-        request = self._questions.find(item_id) or PatchApprovalRequest(
+        request = PatchApprovalRequest(
             approval_id=new_id(self._clock.now_ms()), item_id=item_id, changes=tuple(changes), reason=verdict.reason
         )
-        answer = await self._ask(request, what="patch")
+        asked = self._questions.asked_before(request)
+        touched = "\n".join(paths)
+        if asked is None and await self._hooks_allow("apply_patch", item_id, touched, verdict.reason):
+            return
+        answer = await self._ask(asked or request, what="patch")
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
             self._paths |= dict.fromkeys(paths)
             self._on_change()
+
+    async def _hooks_allow(self, tool: str, call_id: str, command: str, reason: str | None) -> bool:
+        """Whether PermissionRequest hooks say yes. Declined when one says no; False: a person decides."""
+        if self.hooks is None:
+            return False
+        verdict = await self.hooks.permission(tool, {"command": command, "description": reason}, call_id)
+        if verdict.permission == "deny":
+            raise Declined(f"A PermissionRequest hook refused this: {verdict.block}. It was not done. Find another way.")
+        return verdict.permission == "allow"
 
     async def _ask(self, request: Question, *, what: str) -> Answer:
         answer = await self._questions.ask(request)

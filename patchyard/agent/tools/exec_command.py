@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from patchyard.agent.approvals import CommandAsk, Declined, first_of
+from patchyard.agent.environment import command_environment
 from patchyard.agent.errors import ToolError
 from patchyard.agent.ports import ExecLimits, SandboxError, SandboxExecRequest
 from patchyard.agent.prompts import tool_description
@@ -15,7 +16,7 @@ from patchyard.patch import intercept
 from patchyard.policy import resolve
 from patchyard.protocol.events import ItemCompleted, ItemStarted
 from patchyard.protocol.items import CommandExecutionItem, ItemStatus
-from patchyard.protocol.policies import DangerFullAccess, ExternalSandbox, ReadOnly, SandboxPolicy, WorkspaceWrite
+from patchyard.protocol.policies import DangerFullAccess, ReadOnly, SandboxPolicy
 
 from .apply_patch import ApplyPatch
 from .calls import Arguments, ToolCall, function_spec, parse_arguments
@@ -23,21 +24,6 @@ from .processes import RunningCommand
 
 DEFAULT_YIELD_MS = 10_000
 _YIELD_MS = (250, 30_000)
-
-_ENVIRONMENT = {
-    "NO_COLOR": "1",
-    "TERM": "dumb",
-    "COLORTERM": "",
-    "LANG": "C.UTF-8",
-    "LC_ALL": "C.UTF-8",
-    "LC_CTYPE": "C.UTF-8",
-    "PAGER": "cat",
-    "GIT_PAGER": "cat",
-    "GH_PAGER": "cat",
-    "GIT_TERMINAL_PROMPT": "0",
-    "PATCHYARD_CI": "1",
-}
-"""What keeps programs from colours, pagers and questions. PATH is the image's own."""
 
 
 class ExecArguments(Arguments):
@@ -137,7 +123,7 @@ class ExecCommand:
         request = SandboxExecRequest(
             argv=argv,
             cwd=cwd,
-            env=self._environment(policy, tty=arguments.tty),
+            env=command_environment(thread.config, policy, tty=arguments.tty),
             policy=policy,
             tty=arguments.tty,
             limits=ExecLimits(wall_time_s=thread.config.spec.command_timeout_s),
@@ -146,16 +132,6 @@ class ExecCommand:
         box = await thread.box()
         thread.changed_files = thread.changed_files or not isinstance(policy, ReadOnly)
         return await thread.processes.start(item, box, request)
-
-    def _environment(self, policy: SandboxPolicy, *, tty: bool) -> dict[str, str]:
-        config = self._thread.config
-        offline = isinstance(policy, ReadOnly) or (
-            isinstance(policy, WorkspaceWrite | ExternalSandbox) and not policy.network_access
-        )
-        own = {"PATCHYARD_THREAD_ID": config.thread_id, "PATCHYARD_VERSION": config.patchyard_version}
-        if offline:
-            own["PATCHYARD_SANDBOX_NETWORK_DISABLED"] = "1"
-        return {**_ENVIRONMENT, **({"TERM": "xterm"} if tty else {}), **own, **config.command_env}
 
 
 async def collect(thread: Thread, command: RunningCommand, *, wait_ms: int, max_tokens: int | None) -> str:

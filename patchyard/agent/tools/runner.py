@@ -9,6 +9,7 @@ from patchyard.agent.context.history import Call, output_for
 from patchyard.agent.errors import AgentError, ParkTurn, StopTurn, ToolError, TurnError
 from patchyard.agent.ports import LeaseLost, SandboxError
 from patchyard.agent.thread import Thread
+from patchyard.protocol.model_items import Message
 
 from .calls import Tool, ToolCall, ToolOutput
 from .registry import Registry
@@ -34,6 +35,10 @@ class CallRunner:
         self._turn_id = turn_id
         self._running: list[_Running] = []
         self._parked: ParkTurn | None = None
+        self._notes: list[Message] = []
+        """What hooks want the model to know: after the outputs of the step, so that these follow their calls."""
+        self.stop_reason: str | None = None
+        """A hook wants the turn to end after this step."""
 
     def start(self, item: Call) -> None:
         """Run a call as soon as those that it must wait for are over. Its item is in the history already."""
@@ -59,6 +64,9 @@ class CallRunner:
             except ParkTurn as parked:
                 self._parked = self._parked or parked
         self._running = [r for r in self._running if not r.recorded]
+        if self._notes:
+            self._thread.journal.post(*self._notes)
+            self._notes = []
         await self._thread.journal.flush()
         if (waits := self._parked) is not None:
             self._parked, self._running = None, []
@@ -113,7 +121,8 @@ class CallRunner:
         }
         with self._thread.ports.telemetry.span(f"execute_tool {call.name}", key=call.id, attributes=attributes) as span:
             try:
-                output = await tool.run(call)
+                call = await self._allowed(call)
+                output = await self._checked(call, await tool.run(call))
             except ToolError as error:
                 span.set(**{"patchyard.tool.success": False})
                 return error.info.message
@@ -128,3 +137,27 @@ class CallRunner:
                 return f"{call.name} failed because of a fault in the service. Try another way."
             span.set(**{"patchyard.tool.success": True})
             return output
+
+    # --- hooks
+
+    async def _allowed(self, call: ToolCall) -> ToolCall:
+        """The call as PreToolUse hooks leave it. ToolError when one refuses it."""
+        hooks = self._thread.hooks
+        given = call.hook_input()
+        verdict = await hooks.before_tool(call.name, given, call.id)
+        self._notes += hooks.notes(verdict)
+        if verdict.block is not None:
+            command = given.get("command") if isinstance(given, dict) else None
+            what = f"Command: {command}" if command else f"Tool: {call.name}"
+            raise ToolError(f"Command blocked by PreToolUse hook: {verdict.block}. {what}")
+        return call if verdict.updated_input is None else call.with_hook_input(verdict.updated_input)
+
+    async def _checked(self, call: ToolCall, output: ToolOutput) -> ToolOutput:
+        """The output, or what a PostToolUse hook puts in its place."""
+        hooks = self._thread.hooks
+        text = output if isinstance(output, str) else "".join(getattr(part, "text", "[image]") for part in output)
+        verdict = await hooks.after_tool(call.name, call.hook_input(), call.id, text)
+        self._notes += hooks.notes(verdict)
+        if verdict.stop is not None:
+            self.stop_reason = self.stop_reason or verdict.stop
+        return output if verdict.block is None else verdict.block
