@@ -28,9 +28,7 @@ def build(settings: Settings) -> Parts:
     worker_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
     store = open_store(settings.effective_store_url, endpoint_url=settings.s3_endpoint_url)
     artefacts = Artefacts(store)
-    engine = DockerBoxes(
-        settings.docker_host, concurrency=settings.engine_concurrency, installation=installation(settings)
-    )
+    engine = DockerBoxes(settings.docker_host, concurrency=settings.engine_concurrency, installation=installation(settings))
     workspaces = WorkspaceManager(
         settings.home / "workspaces",
         worker_id=worker_id,
