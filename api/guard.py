@@ -47,7 +47,8 @@ class Guard:
         try:
             _check_declared(request, limit)
             await self._app(scope, _bounded(receive, limit), tell)
-        except Exception as error:  # noqa: BLE001 - the outermost place: a bug becomes an answer and a line in the log
+        except Exception as error:
+            # The outermost place: a bug becomes an answer and a line in the log.
             if started:
                 raise
             await answer_for(request, error)(scope, receive, tell)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Literal, cast
+from typing import Literal
 
 from patchyard.adapters.queue import QueueCore, ThreadStatus
 from patchyard.adapters.streams import EventFrame, EventHub, frame_of_line
@@ -31,7 +31,7 @@ class Watching:
                     yield piece
             yield end_frame("turn_end")
             return
-        async with aclosing(self._subscribe(thread_id, after)) as events:
+        async with aclosing(self._hub.subscribe(thread_id, after=after)) as events:
             async for event in events:
                 yield _encode(event)
                 ended = event.type in TERMINAL_TURN_TYPES or event.type == "thread_closed"
@@ -44,10 +44,6 @@ class Watching:
                     return
         # Only a closed thread ends by itself; a hub that ends is shutting down, and says so elsewhere.
         yield end_frame("turn_end" if await self._is_over(thread_id) else "shutdown")
-
-    def _subscribe(self, thread_id: str, after: int | None) -> AsyncGenerator[EventFrame, None]:
-        # The hub promises an iterator that can be closed; what it returns is a generator.
-        return cast("AsyncGenerator[EventFrame, None]", self._hub.subscribe(thread_id, after=after))
 
     async def _is_over(self, thread_id: str) -> bool:
         state = await self._queue.thread_state(thread_id)

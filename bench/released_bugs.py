@@ -3,8 +3,6 @@
 The agent's repository is the buggy release's source. The fixed release's tests are the overlay of the verification only.
 """
 
-import json
-import re
 import shutil
 import subprocess
 import sys
@@ -20,17 +18,17 @@ SUITE = Path(__file__).resolve().parent / "suites/released_bugs"
 
 @dataclass(frozen=True)
 class Bug:
-    """One bug of the suite."""
+    """One bug of the suite (suite.yaml)."""
 
     id: str
     package: str
     buggy: str
     fixed: str
-    issue: str
+    instruction: str
     setup: str | None
     verify: str
-    test_paths: tuple[str, ...]
-    """Files and folders of the fixed release's tests, the same in both trees."""
+    overlay: tuple[tuple[str, str], ...]
+    """(path in the fixed release, path in the tree) of its tests."""
 
     @property
     def script(self) -> Path:
@@ -39,16 +37,13 @@ class Bug:
 
 
 def bugs() -> list[Bug]:
-    """The suite, in its recorded order."""
-    recorded = json.loads((SUITE / "bugs.json").read_text())["candidates"]
-    ours = yaml.safe_load((SUITE / "suite.yaml").read_text())["bugs"]
-    return [_bug(row, ours[row["id"]]) for row in recorded]
+    """The suite; the demo's bug first."""
+    return [_bug(row) for row in yaml.safe_load((SUITE / "suite.yaml").read_text())["bugs"]]
 
 
-def _bug(row: dict[str, Any], ours: dict[str, Any]) -> Bug:
-    paths = tuple(m.group(1) for c in row["commands"]["hidden_tests"] if (m := re.search(r"new/(\S+) old/\1$", c)))
-    names = ("id", "package", "buggy", "fixed", "issue")
-    return Bug(**{n: row[n] for n in names}, setup=ours.get("setup"), verify=ours["verify"], test_paths=paths)
+def _bug(row: dict[str, Any]) -> Bug:
+    names = ("id", "package", "buggy", "fixed", "instruction", "setup", "verify")
+    return Bug(**{name: row[name] for name in names}, overlay=tuple((entry["from"], entry["to"]) for entry in row["overlay"]))
 
 
 def prepare(bug: Bug, cache: Path) -> tuple[Path, Path]:
@@ -63,8 +58,8 @@ def prepare(bug: Bug, cache: Path) -> tuple[Path, Path]:
         old.rename(repository)
         _commit(repository, f"{bug.package} {bug.buggy}")
         with tarfile.open(overlay, "w") as tar:
-            for path in bug.test_paths:
-                tar.add(new / path, arcname=path)
+            for source, target in bug.overlay:
+                tar.add(new / source, arcname=target)
         shutil.rmtree(new)
         (home / "done").touch()
     return repository, overlay
@@ -72,10 +67,22 @@ def prepare(bug: Bug, cache: Path) -> tuple[Path, Path]:
 
 def _sdist(package: str, version: str, home: Path) -> Path:
     target = home / version
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+    ]
     run = subprocess.run([*command, "--dest", str(target / "sdist"), f"{package}=={version}"], capture_output=True, text=True)
     if run.returncode:
-        raise SystemExit(f"error: could not fetch {package} {version}: {run.stderr.strip()[-300:]}\nIs the package registry reachable?")
+        raise SystemExit(
+            f"error: could not fetch {package} {version}: {run.stderr.strip()[-300:]}\nIs the package registry reachable?"
+        )
     with tarfile.open(next((target / "sdist").glob("*.tar.gz"))) as tar:
         tar.extractall(target / "tree", filter="data")
     return next((target / "tree").iterdir())
@@ -84,7 +91,11 @@ def _sdist(package: str, version: str, home: Path) -> Path:
 def _commit(repository: Path, message: str) -> None:
     """One commit with a fixed date, so that every machine gets the same id."""
     git = ["git", "-C", str(repository), "-c", "user.name=Patchyard demo", "-c", "user.email=demo@localhost"]
-    date = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    date = {
+        "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z",
+        "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+    }
     subprocess.run([*git, "init", "--quiet", "--initial-branch", "main"], check=True)
     subprocess.run([*git, "add", "--all", "--force"], check=True)
     subprocess.run([*git, "commit", "--quiet", "--message", message], check=True, env=date)

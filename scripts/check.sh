@@ -8,6 +8,6 @@ step "Layers (import-linter)" $bin/lint-imports --no-cache --no-timing 2>/dev/nu
 step "Lint (ruff)"            $bin/ruff check --quiet .
 step "Format (ruff)"          $bin/ruff format --quiet --check .
 step "Types (mypy)"           $bin/mypy
-step "Types (pyright)"        $bin/pyright --warnings
+step "Types (pyright)"        $bin/pyright --pythonpath $bin/python --warnings
 step "Generated files"        $bin/python scripts/generate.py --check
 step "Lock file"              scripts/lock.sh --check

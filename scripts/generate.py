@@ -41,9 +41,9 @@ def openapi_file() -> dict[str, str]:
 
 def spans_file() -> dict[str, str]:
     """The list of spans and attributes."""
-    from observability.names import spans_markdown
+    from observability.names import reference
 
-    return {"observability/SPANS.md": spans_markdown()}
+    return {"observability/SPANS.md": reference()}
 
 
 def cli_help_files() -> dict[str, str]:
@@ -53,7 +53,21 @@ def cli_help_files() -> dict[str, str]:
     return {"docs/cli.md": render()}
 
 
-GENERATORS: tuple[Generator, ...] = (schema_files, typescript_files, openapi_file, spans_file, cli_help_files)
+def chart_readme_file() -> dict[str, str]:
+    """The chart's table of values."""
+    from scripts.chart_readme import render
+
+    return {"deploy/helm/patchyard/README.md": render()}
+
+
+GENERATORS: tuple[Generator, ...] = (
+    schema_files,
+    typescript_files,
+    openapi_file,
+    spans_file,
+    cli_help_files,
+    chart_readme_file,
+)
 
 
 def main() -> int:

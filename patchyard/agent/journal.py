@@ -127,7 +127,7 @@ class Journal:
                 await self._channel.commit(
                     payloads, turn_id=first.turn_id, submission_id=first.submission_id, consumed=consumed
                 )
-            except BaseException as error:
+            except (Exception, asyncio.CancelledError) as error:
                 self._failure = error
                 batch += self._queue
                 self._queue.clear()

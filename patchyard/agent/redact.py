@@ -97,7 +97,7 @@ class Redactor:
             return start
         cut = max(text.rfind(" "), text.rfind("\n"), text.rfind("\t")) + 1
         for secret in self._multi_word:
-            overlap = next((n for n in range(min(len(secret) - 1, len(text)), 0, -1) if text.endswith(secret[:n])), 0)
+            overlap = next((n for n in range(min(len(secret), len(text)), 0, -1) if text.endswith(secret[:n])), 0)
             cut = min(cut, len(text) - overlap)
         return cut
 

@@ -63,8 +63,6 @@ class Session:
         self._journal = self._thread.journal
         self._registry = registry_for(self._thread)
         self._turn: Turn | None = None
-        self._interrupts: list[Submission] = []
-        """Accepted for the running turn, answered after its end."""
         self._shutdown: Submission | None = None
         self._suspended = False
         self._received = 0
@@ -104,7 +102,7 @@ class Session:
                     return SessionOutcome.PARKED
                 if end == "suspended":
                     return SessionOutcome.SUSPENDED
-                self._after_turn(turn, end)
+                self._after_turn(turn)
                 continue
             if self._shutdown is not None:
                 await self._journal.commit(ThreadClosed(), submission_id=self._shutdown.id, consumed=[self._shutdown.id])
@@ -136,6 +134,9 @@ class Session:
         running = asyncio.create_task(turn.run())
         try:
             await asyncio.wait([running, listener], return_when=asyncio.FIRST_COMPLETED)
+            if not running.done() and turn.state.at_end:
+                # With the turn's last record the lease may be gone; that ends the listener, not the turn.
+                await asyncio.wait([running])
             if not running.done():
                 listener.result()
             return await running
@@ -144,14 +145,10 @@ class Session:
                 running.cancel()
                 await asyncio.wait([running])
 
-    def _after_turn(self, turn: Turn, end: TurnEnd) -> None:
+    def _after_turn(self, turn: Turn) -> None:
         self._turn = None
-        interrupts, self._interrupts = self._interrupts, []
-        for submission in interrupts:
-            if end == "interrupted":
-                self._applied(submission)
-            else:
-                self._rejected(submission, "the turn had already ended", NotSubmittedReason.NO_ACTIVE_TURN)
+        for submission in turn.state.interrupts:
+            self._rejected(submission, "the turn had already ended", NotSubmittedReason.NO_ACTIVE_TURN)
         # What came after the turn's last record is new input: the queue accepted it when no turn was active any more.
         for submission in turn.state.steers:
             self._dispatch(submission)
@@ -255,7 +252,7 @@ class Session:
         elif op.turn_id not in (None, self._turn.id):
             self._rejected(submission, f"the running turn is {self._turn.id}", NotSubmittedReason.EXPECTED_TURN_MISMATCH)
         else:
-            self._interrupts.append(submission)
+            self._turn.state.interrupts.append(submission)
             self._turn.stop("interrupt")
 
     def _shut_down(self, submission: Submission) -> None:

@@ -1,5 +1,6 @@
-"""Operations of a patch under construction, and how far each has arrived."""
+"""A patch under construction: where in its grammar it is, its operations, and how far each has arrived."""
 
+from enum import IntEnum, auto
 from typing import Literal, NamedTuple
 
 from .hunks import AddFile, Chunk, DeleteFile, Hunk, UpdateFile
@@ -15,6 +16,27 @@ class FileProgress(NamedTuple):
     """Lines so far."""
     removed: int
     complete: bool
+
+
+class State(IntEnum):
+    """Where in the grammar the next line stands."""
+
+    # in the order of a patch: the states from UPDATE to CHUNK are those in which lines of a hunk may come
+    BEGIN = auto()
+    START = auto()
+    """After the first line."""
+    HEADER = auto()
+    ADD = auto()
+    UPDATE = auto()
+    """After the header of an update: a move may follow."""
+    FIRST_CHUNK = auto()
+    """The first chunk may do without `@@`."""
+    CHUNK_OPEN = auto()
+    """After `@@`: another one or a line of the hunk must follow."""
+    CHUNK = auto()
+    CHUNK_CLOSED = auto()
+    """After `*** End of File`."""
+    ENDED = auto()
 
 
 class Assembly:

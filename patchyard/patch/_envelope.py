@@ -5,7 +5,8 @@ import re
 from .hunks import WHITESPACE
 
 _HEREDOCS = frozenset({"<<EOF", "<<'EOF'", '<<"EOF"'})
-_CARRIAGE_RETURNS = re.compile(r"\r+\n")
+_CARRIAGE_RETURNS = re.compile(r"(?<!\r)\r+\n")
+"""The look-behind keeps a long run of them linear."""
 
 
 class Envelope:
@@ -27,7 +28,8 @@ class Envelope:
         complete, _, rest = text.rpartition("\n")
         block = "".join([*self._partial, complete, "\n"])
         self._partial = [rest] if rest else []
-        if "\r" in block:
+        block = block.replace("\r\n", "\n")
+        if "\r\n" in block:
             block = _CARRIAGE_RETURNS.sub("\n", block)
         if not self._begun:
             block = self._begin(block)

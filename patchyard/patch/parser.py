@@ -5,10 +5,9 @@ lines are looked at one by one. Lines are complete before they are looked at, so
 """
 
 import re
-from enum import IntEnum, auto
 from typing import NoReturn, assert_never
 
-from ._assembly import Assembly, FileProgress
+from ._assembly import Assembly, FileProgress, State
 from ._envelope import Envelope
 from .errors import EmptyPatchError, PatchSyntaxError, clip
 from .hunks import ADD, BEGIN, DELETE, END, END_OF_FILE, ENVIRONMENT, MOVE, UPDATE, WHITESPACE, Hunk, Patch
@@ -17,27 +16,8 @@ _AFTER_ADDED = re.compile(r"\n(?!\+)")
 _AFTER_CHUNK = re.compile(r"\n(?![ +\-\n])")
 _CHUNK_PREFIXES = " +-\n"
 
-
-class _State(IntEnum):
-    # in the order of a patch: the states from UPDATE to CHUNK are those in which lines of a hunk may come
-    BEGIN = auto()
-    START = auto()
-    """After the first line."""
-    HEADER = auto()
-    ADD = auto()
-    UPDATE = auto()
-    """After the header of an update: a move may follow."""
-    FIRST_CHUNK = auto()
-    """The first chunk may do without `@@`."""
-    CHUNK_OPEN = auto()
-    """After `@@`: another one or a line of the hunk must follow."""
-    CHUNK = auto()
-    CHUNK_CLOSED = auto()
-    """After `*** End of File`."""
-    ENDED = auto()
-
-
-_BEGIN, _ADD, _UPDATE, _CHUNK_OPEN, _CHUNK = _State.BEGIN, _State.ADD, _State.UPDATE, _State.CHUNK_OPEN, _State.CHUNK
+_BEGIN, _ADD, _UPDATE, _CHUNK_OPEN, _CHUNK = State.BEGIN, State.ADD, State.UPDATE, State.CHUNK_OPEN, State.CHUNK
+_MAY_END_PADDED = (State.CHUNK, State.CHUNK_CLOSED, State.ENDED)
 
 
 class PatchParser:
@@ -47,11 +27,13 @@ class PatchParser:
     """
 
     def __init__(self) -> None:
-        self._state = _State.BEGIN
+        self._state = State.BEGIN
         self._envelope = Envelope()
         self._held = ""
-        """A padded end marker inside a hunk is a context line unless it is the last line: kept until that is known."""
+        """A padded end marker after a hunk ends the patch only as its last line: kept until that is known."""
         self._blank_after_end = False
+        self._end_repeated = False
+        """The end marker may stand twice, as recorded."""
         self._error: PatchSyntaxError | None = None
         self._line = 0
         self._environment_id: str | None = None
@@ -110,29 +92,40 @@ class PatchParser:
                 end = block.index("\n", position)
                 self._line += 1
                 line = block[position:end]
+                if first in WHITESPACE and state in _MAY_END_PADDED and self._is_padded_end(line, block[end:]):
+                    self._line -= 1
+                    self._held = block[position:]
+                    return
                 position = end + 1
                 if state is _CHUNK:
                     self._take_after_chunk(line)
                 else:
                     self._take_line(state, line)
 
+    def _is_padded_end(self, line: str, rest: str) -> bool:
+        return line.strip(WHITESPACE) == END and not rest.strip(WHITESPACE)
+
     def _close_text(self) -> None:
-        after_end = self._blank_after_end
+        blank_after_end = self._blank_after_end
         if self._held:  # the padded end marker was the last line
-            after_end = self._held.count("\n") > 1
+            blank_after_end = self._held.count("\n") > 1
             self._line += 1
-            if not self._assembly.chunk_lines:
-                self._fail("the hunk has no line. Add lines that start with a space (kept), `-` (removed) or `+` (added).")
-            self._assembly.close_chunk(at_end=False)
-            self._assembly.close_update()
-            self._state = _State.ENDED
+            if self._state is _CHUNK:
+                if not self._assembly.chunk_lines:
+                    self._fail("the hunk has no line. Add lines that start with a space (kept), `-` (removed) or `+` (added).")
+                self._assembly.close_chunk(at_end=False)
+            if self._state is State.ENDED:
+                self._take_after_end(END)
+            else:
+                self._assembly.close_update()
+            self._state = State.ENDED
         if self._state is _BEGIN:
             raise PatchSyntaxError(f"The patch is empty or does not start with `{BEGIN}`. Begin it with that line.", line=1)
-        if not self._envelope.is_closed() or (self._envelope.is_heredoc and after_end):
+        if not self._envelope.is_closed() or (self._envelope.is_heredoc and blank_after_end):
             raise PatchSyntaxError(
                 f"The heredoc must end with `{END}` and, on the next line, `EOF`. Send the patch again, complete."
             )
-        if self._state is not _State.ENDED:
+        if self._state is not State.ENDED:
             raise PatchSyntaxError(
                 f"The last line of the patch must be `{END}`, but the text stops before it. "
                 "Send the patch again, complete, with that line at its end.",
@@ -181,32 +174,31 @@ class PatchParser:
 
     # --- single lines -------------------------------------------------------------------------
 
-    def _take_line(self, state: _State, line: str) -> None:
+    def _take_line(self, state: State, line: str) -> None:
         match state:
-            case _State.BEGIN:
+            case State.BEGIN:
                 self._take_begin(line)
-            case _State.START:
+            case State.START:
                 self._take_start(line)
-            case _State.HEADER:
+            case State.HEADER:
                 self._take_header(line)
-            case _State.ADD:
+            case State.ADD:
                 self._assembly.close_add()
                 self._take_header(line)
-            case _State.UPDATE | _State.FIRST_CHUNK:
+            case State.UPDATE | State.FIRST_CHUNK:
                 self._take_update_start(line)
-            case _State.CHUNK_OPEN:
+            case State.CHUNK_OPEN:
                 if not self._take_context(line):
                     self._fail(
                         f"after `@@`, `{clip(line)}` is not a line of a hunk. Follow `@@` with lines that start with a space "
                         "(kept), `-` (removed) or `+` (added)."
                     )
-            case _State.CHUNK:
+            case State.CHUNK:
                 self._take_after_chunk(line)
-            case _State.CHUNK_CLOSED:
+            case State.CHUNK_CLOSED:
                 if line.strip(WHITESPACE) and not self._take_context(line):
-                    self._assembly.close_update()
-                    self._take_header(line)
-            case _State.ENDED:
+                    self._take_header_after_chunk(line)
+            case State.ENDED:
                 self._take_after_end(line)
             case _:
                 assert_never(state)
@@ -214,7 +206,7 @@ class PatchParser:
     def _take_begin(self, line: str) -> None:
         if line.strip(WHITESPACE) != BEGIN:
             self._fail(f"the first line must be `{BEGIN}`, not `{clip(line)}`. Send only the patch, without text around it.")
-        self._state = _State.START
+        self._state = State.START
         self._line = 1
 
     def _take_start(self, line: str) -> None:
@@ -229,15 +221,15 @@ class PatchParser:
 
     def _take_header(self, line: str) -> None:
         text = line.strip(WHITESPACE)
-        self._state = _State.HEADER
+        self._state = State.HEADER
         if text == END:
-            self._state = _State.ENDED
+            self._state = State.ENDED
         elif text.startswith(ADD):
             self._assembly.open("add", text[len(ADD) :], self._line)
-            self._state = _State.ADD
+            self._state = State.ADD
         elif text.startswith(UPDATE):
             self._assembly.open("update", text[len(UPDATE) :], self._line)
-            self._state = _State.UPDATE
+            self._state = State.UPDATE
         elif text.startswith(DELETE):
             self._assembly.open("delete", text[len(DELETE) :], self._line)
         else:
@@ -247,8 +239,8 @@ class PatchParser:
             )
 
     def _take_update_start(self, line: str) -> None:
-        if self._state is _State.UPDATE:
-            self._state = _State.FIRST_CHUNK
+        if self._state is State.UPDATE:
+            self._state = State.FIRST_CHUNK
             target = line[len(MOVE) :].rstrip(WHITESPACE)
             if line.startswith(MOVE) and target:
                 self._assembly.move(target)
@@ -275,16 +267,22 @@ class PatchParser:
         at_end = line.startswith(END_OF_FILE) and line.rstrip(WHITESPACE) == END_OF_FILE
         self._assembly.close_chunk(at_end=at_end)
         if at_end:
-            self._state = _State.CHUNK_CLOSED
+            self._state = State.CHUNK_CLOSED
         elif not self._take_context(line):
-            self._assembly.close_update()
-            self._take_header(line)
+            self._take_header_after_chunk(line)
+
+    def _take_header_after_chunk(self, line: str) -> None:
+        if line[0] in WHITESPACE:
+            self._fail(f"`{clip(line)}` is no line of a hunk. Start headers and `@@` lines in the first column.")
+        self._assembly.close_update()
+        self._take_header(line)
 
     def _take_after_end(self, line: str) -> None:
-        text = line.strip(WHITESPACE)
-        if text and text != END:
+        text = line.rstrip(WHITESPACE)
+        if text and (text != END or self._end_repeated):
             self._fail(f"`{END}` must be the last line, but `{clip(text)}` follows. Remove what comes after it.")
         self._blank_after_end = not text
+        self._end_repeated = self._end_repeated or text == END
 
     def _fail(self, message: str) -> NoReturn:
         raise PatchSyntaxError(f"Line {self._line} of the patch: {message}", line=self._line)

@@ -10,6 +10,7 @@ Words = tuple[str, ...]
 
 _OPERATORS = ("&&", "||", ";", "|", "\n")
 _PLAIN = re.compile(r"[^\s'\"\\$`&|;<>(){}*?\[\]~#!\n]+")
+_QUOTING = re.compile(r"[\\'\"]")
 _MAX_NESTING = 5
 """Depth of scripts inside scripts that is looked into."""
 
@@ -189,7 +190,7 @@ def has_forced_rm(script: str) -> bool:
 
 
 def _forced_rm(script: str, depth: int) -> bool:
-    if "rm" not in script or depth == 0:
+    if depth == 0 or "rm" not in _QUOTING.sub("", script):
         return False
     inner = [a or b for a, b in _SUBSTITUTION.findall(script)]
     return any(_is_forced_rm(words, depth) for words in _commands(script)) or any(_forced_rm(s, depth - 1) for s in inner)

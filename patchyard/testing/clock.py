@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 
 class FakeClock:
@@ -62,16 +63,39 @@ class FakeClock:
 
     async def _tick(self) -> None:
         while self._next() is not None:
-            await settle()
+            await _nothing_else_runs()
             next_at = self._next()
             if next_at is not None:
                 self._wake(next_at)
 
 
+class _Loops:
+    """Who watches the loop for quiet: watchers are always ready themselves and must not wait for each other."""
+
+    tickers = 0
+    settlers = 0
+
+
 async def settle() -> None:
-    """Let other tasks run until all of them wait for something that does not come by itself."""
+    """Let other tasks run until all of them wait for something that does not come by itself. Time stands still meanwhile."""
+    _Loops.settlers += 1
+    try:
+        await _quiet(lambda ready: ready <= _Loops.tickers + _Loops.settlers - 1)
+    finally:
+        _Loops.settlers -= 1
+
+
+async def _nothing_else_runs() -> None:
+    _Loops.tickers += 1
+    try:
+        await _quiet(lambda ready: not _Loops.settlers and ready <= _Loops.tickers - 1)
+    finally:
+        _Loops.tickers -= 1
+
+
+async def _quiet(holds: Callable[[int], bool]) -> None:
     ready = getattr(asyncio.get_running_loop(), "_ready")  # noqa: B009 - asyncio has no public way to ask
-    quiet = 0
-    while quiet < 3:
+    rounds = 0
+    while rounds < 3:
         await asyncio.sleep(0)
-        quiet = 0 if ready else quiet + 1
+        rounds = rounds + 1 if holds(len(ready)) else 0

@@ -54,7 +54,7 @@ _MODEL_ITEMS = (
 
 
 class MemoryChannel:
-    """ThreadChannel double. A broken rule (an item completed twice, a turn ended twice, …) is an AssertionError at the commit."""
+    """ThreadChannel double. A broken rule (an item completed twice, a turn ended twice, …) is an AssertionError."""
 
     def __init__(self, clock: FakeClock, *, tenant_id: str = "default", thread_id: str | None = None) -> None:
         self.clock = clock

@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from patchyard.agent.ports import ModelError, ModelEvent, ModelRequest
+from patchyard.agent.ports import AttemptEnded, ModelError, ModelEvent, ModelRequest, ResponseCompleted
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.model_items import CustomToolCall, CustomToolCallOutput, FunctionCall, FunctionCallOutput, ModelItem
+from patchyard.protocol.rollout_lines import ModelRequestRecord
 
 from .clock import FakeClock
 
@@ -45,13 +46,14 @@ ScriptStep = Sequence[ModelEvent | Pause | Hold | Fail | Cut]
 
 
 class ScriptedModel:
-    """ModelClient double: one entry of `steps` a request."""
+    """ModelClient double: one entry of `steps` a request. `price`: US dollars a token, None: not known."""
 
-    def __init__(self, clock: FakeClock, steps: Sequence[ScriptStep]) -> None:
+    def __init__(self, clock: FakeClock, steps: Sequence[ScriptStep], *, price: float | None = None) -> None:
         self.requests: list[ModelRequest] = []
         self.closed_early = 0
         """Streams that the caller left before their end."""
         self._clock = clock
+        self._price = price
         self._steps = list(steps)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
@@ -74,15 +76,37 @@ class ScriptedModel:
                     case Fail():
                         finished = True
                         info = ErrorInfo.of(event.code, event.message)
+                        yield AttemptEnded(self._record(request, None, info))
                         raise ModelError(info, retry_after_s=event.retry_after_s)
                     case Cut():
                         break
+                    case ResponseCompleted():
+                        yield AttemptEnded(self._record(request, event, None))
+                        yield event
                     case _:
                         await asyncio.sleep(0)
                         yield event
             finished = True
         finally:
             self.closed_early += not finished
+
+    def _record(self, request: ModelRequest, done: ResponseCompleted | None, error: ErrorInfo | None) -> ModelRequestRecord:
+        now = self._clock.now_ms()
+        return ModelRequestRecord(
+            request_id=f"req_{len(self.requests)}",
+            response_id=done.response_id if done else None,
+            model=request.model,
+            provider="scripted",
+            transport="sse",
+            attempt=request.attempt,
+            queued_at=now,
+            sent_at=now,
+            completed_at=now if done else None,
+            input_items=len(request.input),
+            usage=done.usage if done else None,
+            cost_usd=self._price * done.usage.total_tokens if done and self._price is not None else None,
+            error=error,
+        )
 
     def assert_done(self) -> None:
         """Every step was asked for."""

@@ -32,6 +32,8 @@ import sys, threading
 seen = []
 WATCHED = ("socket.connect", "socket.bind", "subprocess.Popen", "os.mkdir", "os.remove", "os.rename", "os.system")
 def watch(event, args):
+    if event == "socket.bind" and args[1] == ("::1", 0):
+        return  # urllib3 looks whether this machine has IPv6
     if event in WATCHED or event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
         seen.append((event, args))
 sys.addaudithook(watch)

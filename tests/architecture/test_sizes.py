@@ -9,7 +9,7 @@ PRODUCT = ("api", "workers", "observability", "patchyard", "sandbox_images", "sc
 FILE_LINES, FUNCTION_LINES, FOLDER_FILES, SCRIPT_LINES = 500, 60, 12, 100
 BROAD_HANDLERS_PERCENT = 5
 # Folders whose files are a list by nature: one file per command, route or shape.
-WIDE_FOLDERS = {"patchyard/cli": 20, "patchyard/agent": 20, "patchyard/protocol": 16, "scripts": 20}
+WIDE_FOLDERS = {"api": 16, "patchyard/agent": 20, "patchyard/protocol": 16, "patchyard/testing": 16, "scripts": 20}
 
 
 def _sources() -> Iterator[Path]:
@@ -59,7 +59,8 @@ def test_broad_handlers_are_rare() -> None:
             if isinstance(node, ast.ExceptHandler):
                 handlers += 1
                 names = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)} if node.type else {"BaseException"}
-                if names & {"Exception", "BaseException"}:
+                cleans_up = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+                if names & {"Exception", "BaseException"} and not cleans_up:
                     broad.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert len(broad) * 100 <= BROAD_HANDLERS_PERCENT * handlers, f"{len(broad)} of {handlers} handlers are broad: {broad}"
 
@@ -67,11 +68,17 @@ def test_broad_handlers_are_rare() -> None:
 def test_no_test_sleeps() -> None:
     """A test that sleeps is slow when it passes and flaky when it fails: wait for an event instead."""
     offenders = []
-    for path in sorted((ROOT / "tests").rglob("*.py")):
+    for path in sorted(set((ROOT / "tests").rglob("*.py")) - _free_to_sleep()):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep") and _waits(node):
                 offenders.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert offenders == []
+
+
+def _free_to_sleep() -> set[Path]:
+    """Recorded data, the load that chaos makes, and the one place that asks a real server again under a deadline."""
+    folders = (ROOT / "tests/fixtures", ROOT / "tests/chaos")
+    return {path for folder in folders for path in folder.rglob("*.py")} | {ROOT / "tests/conformance/queue/kit.py"}
 
 
 def _waits(sleep: ast.Call) -> bool:

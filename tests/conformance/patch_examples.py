@@ -1,5 +1,7 @@
 """Random files with patches that nearly fit: what a model writes when it is right, sloppy, or wrong."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -43,6 +45,8 @@ _JUNK = [
     "*** Move to: g",
     "*** Move to: ",
     "junk",
+    "\t*** Delete File: g",
+    "\t*** End Patch",
     "+",
     "-",
     "\t",
@@ -162,3 +166,39 @@ def examples(draw: st.DrawFn) -> Example:
         ]
     end = "\r\n" if draw(st.integers(0, 9)) == 0 else "\n"
     return Example(files, end.join(whole) + draw(st.sampled_from(["", "", "\n", " \n\n"])))
+
+
+_OPENINGS = (
+    ["*** Update File: f", "@@", "-c", "+C"],
+    ["*** Update File: f", "@@", "-c", "+C", "*** End of File"],
+    ["*** Add File: n", "+x"],
+    ["*** Delete File: f"],
+    ["*** Update File: f"],
+    ["*** Update File: f", "@@ b"],
+    [],
+)
+_ENDINGS = (
+    "*** End Patch",
+    " *** End Patch",
+    "\t*** End Patch ",
+    "",
+    "  ",
+    " *** Add File: k",
+    "\t*** Add File: k",
+    "*** Add File: k",
+    "@@",
+    "\t@@ a",
+    "*** End of File ",
+    "junk",
+    "EOF",
+)
+
+
+def endings() -> Iterator[Example]:
+    """Every operation followed by one or two lines of every kind, bare and in a heredoc."""
+    for opening in _OPENINGS:
+        for ending in (*itertools.product(_ENDINGS, repeat=1), *itertools.product(_ENDINGS, repeat=2)):
+            lines = ["*** Begin Patch", *opening, *ending]
+            yield Example({"f": Entry(b"a\nb\nc\n")}, "\n".join(lines))
+            if ending[-1] == "EOF":
+                yield Example({"f": Entry(b"a\nb\nc\n")}, "\n".join(["<<EOF", *lines]))

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from patchyard.cli._local_files import LocalFiles
 from patchyard.patch import PatchError, Scope, parse, plan
 
-from .patch_examples import Example, examples
+from .patch_examples import Example, endings, examples
 from .patch_model import ALL, RECORDED, Answer, Case, Entry, Files, answer
 
 VERSION = "0.159.2"
@@ -155,6 +155,15 @@ def run(program: Path, count: int, start: int) -> dict[str, object]:
     }
 
 
+def run_endings(program: Path) -> int:
+    """Compare all short endings of a patch, where the grammar has its corners; returns their number."""
+    count = 0
+    for example in endings():
+        reasons(example, ask_real(program, example), ask_patchyard(example))
+        count += 1
+    return count
+
+
 def main() -> int:
     """Run from the command line; prints the report as JSON."""
     parser = argparse.ArgumentParser(description="Compare apply_patch with the real program on random patches.")
@@ -163,7 +172,9 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder for the real program")
     options = parser.parse_args()
     try:
-        report = run(real_program(options.cache), options.examples, options.seed)
+        program = real_program(options.cache)
+        count = run_endings(program)
+        report = {"endings": count, **run(program, options.examples, options.seed)}
     except AssertionError as error:
         print(error, file=sys.stderr)
         return 1

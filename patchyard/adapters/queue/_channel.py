@@ -214,6 +214,8 @@ class QueueThreadChannel:
             case "READY" | "PARKED":
                 self._finish(LeaseReleased)
             case "MORE":
+                # Absent in a repeated answer; the next look at the inbox tells it then.
+                self.active_turn_id = (decode(reply[1]) or None) if len(reply) > 1 else None
                 self._inbox = deque(entry for entry in self._inbox if not _ended_with(entry, turn_id))
                 self._wake.set()
             case _:

@@ -137,7 +137,8 @@ class S3Store:
             async with self._client_lock:
                 client = self._client
                 if client is None:
-                    client = self._client = await loop.run_in_executor(self._executor, self._connect)
+                    client = await loop.run_in_executor(self._executor, self._connect)
+                    self._client = client
             return await loop.run_in_executor(self._executor, work, client)
         except ClientError as error:
             raise translate_client(error, key=key, bucket=self._bucket) from error

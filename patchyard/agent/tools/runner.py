@@ -122,7 +122,7 @@ class CallRunner:
                 return error.info.message
             except (LeaseLost, TurnError, ParkTurn, StopTurn):
                 raise
-            except Exception:
+            except Exception:  # noqa: BLE001 - boundary
                 # The boundary of a tool: whatever is wrong in it, the turn goes on and the model hears of it.
                 _log.exception("tool %s failed", call.name, extra={"call_id": call.id})
                 return f"{call.name} failed because of a fault in the service. Try another way."

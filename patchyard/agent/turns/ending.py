@@ -33,10 +33,12 @@ class Ending:
         started = [state.id] if state.submission is not None and not state.input_recorded else []
         self._journal.post(*state.input_records(), records.interrupted_note())
         events = await self._last_word(TurnStatus.INTERRUPTED, None, limit_s=self._thread.config.interrupt_grace_s)
+        answered: list[str] = []
         while True:
+            answered += state.answer_interrupts(applied=True)
             dropped = tuple(steer.id for steer in state.steers)
             terminal = TurnInterrupted(**state.sums(), dropped_submission_ids=dropped)
-            if await state.finish(*events, terminal, consumed=[*started, *dropped]):
+            if await state.finish(*events, terminal, consumed=[*started, *answered, *dropped]):
                 for _ in dropped:
                     state.steers.popleft()
                 return "interrupted"
@@ -48,9 +50,12 @@ class Ending:
         if not state.input_recorded and state.submission is not None:
             self._journal.post(*state.input_records(), submission_id=state.id, consumed=[state.id])
         events = await self._last_word(TurnStatus.FAILED, error, limit_s=None)
-        state.deliver_steers()
-        while not await state.finish(*events, TurnFailed(error=error, **state.sums())):
+        answered: list[str] = []
+        while True:
             state.deliver_steers()
+            answered += state.answer_interrupts(applied=False)
+            if await state.finish(*events, TurnFailed(error=error, **state.sums()), consumed=answered):
+                break
         return "failed"
 
     async def suspended(self, step: Step | None) -> Literal["suspended"]:

@@ -11,6 +11,7 @@ from patchyard.agent.budget import Spend
 from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.thread import Thread
 from patchyard.protocol.errors import ErrorInfo
+from patchyard.protocol.events import OpApplied, OpRejected
 from patchyard.protocol.ops import Submission
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
@@ -35,6 +36,8 @@ class TurnState:
     """What started the turn. None after a recovery, unless its input was not recorded yet."""
     steers: deque[Submission] = field(default_factory=deque)
     """Input that came for the running turn and was not delivered yet."""
+    interrupts: list[Submission] = field(default_factory=list)
+    """Accepted interrupts that were not answered yet."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with every submission that the session dispatches."""
     input_recorded: bool = False
@@ -59,6 +62,19 @@ class TurnState:
             payloads = records.user_records(steer, self.thread.ports.clock.now_ms())
             self.thread.journal.post(*payloads, submission_id=steer.id, consumed=[steer.id])
         return delivered
+
+    def answer_interrupts(self, *, applied: bool) -> Sequence[str]:
+        """Record the answers to interrupts just before the end, which takes them off the queue; their ids.
+
+        They can't come after it: the queue may give the lease back with the turn's last record. Should the process die between
+        the two writes, the successor ends the turn and answers once more.
+        """
+        answered, self.interrupts = self.interrupts, []
+        for interrupt in answered:
+            message = "the turn was ending already"
+            answer = OpApplied(op="interrupt") if applied else OpRejected(op="interrupt", message=message)
+            self.thread.journal.post(answer, submission_id=interrupt.id)
+        return [interrupt.id for interrupt in answered]
 
     async def finish(self, *events: LinePayload, consumed: Sequence[str] = ()) -> bool:
         """Commit the terminal records. False: a steer stands in the way; it is in `steers`, or news came of it."""

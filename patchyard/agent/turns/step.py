@@ -34,7 +34,7 @@ class StepResult:
 
 
 class Step:
-    """See the module. `run` may raise TurnError, ParkTurn, StopTurn and LeaseLost; then `runner` has the calls that are open."""
+    """See the module. `run` may raise TurnError, ParkTurn, StopTurn and LeaseLost; `runner` has the open calls then."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Step:
             raise TurnError(error.info) from error
         delay = _backoff(attempt) if error.retry_after_s is None else error.retry_after_s
         event = StreamError(
-            message=f"The model's response broke off, trying again ({attempt} of {config.stream_retries}): {error.info.message}",
+            message=f"The model request failed, trying again ({attempt} of {config.stream_retries}): {error.info.message}",
             attempt=attempt,
             max_attempts=config.stream_retries,
             retry_in_ms=round(delay * 1000),

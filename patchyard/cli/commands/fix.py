@@ -27,11 +27,11 @@ from patchyard.cli.render.stream import StreamView
 from patchyard.cli.render.summary import print_summary
 from patchyard.cli.running.outcome import exit_code_of
 from patchyard.cli.running.source import git_facts, is_url, resolve_source, upload_overlay
-from patchyard.cli.running.watch import watch_task
+from patchyard.cli.running.watch import Interrupts, watch_task
 from patchyard.client import NotFound, PatchyardClient
 from patchyard.protocol.events import Event
 from patchyard.protocol.policies import ApprovalMode, SandboxPolicy
-from patchyard.protocol.tasks import NoSource, RepositorySource, SetupSpec, TaskSpec, TaskView, VerifySpec
+from patchyard.protocol.tasks import NoSource, RepositorySource, SetupSpec, TaskCreateResponse, TaskSpec, TaskView, VerifySpec
 from patchyard.settings import Settings
 
 
@@ -201,28 +201,39 @@ def _run_job(job: Job, manner: Manner) -> int:
 
 async def _submit_and_watch(config: Settings, job: Job, manner: Manner) -> int:
     started = time.monotonic()
-    async with open_client(config, wait_when_full=not manner.no_wait) as client:
-        spec = await _spec(client, job, service_url=base_url(config))
-        created = await client.create_task(spec)
-        if manner.detach:
-            if manner.as_json:
-                print_json(created)
-            else:
-                click.echo(created.task_id)
-                notice(f"Watch it: patchyard tail {created.task_id}")
-            return ExitCode.OK
-        show = _printer(manner, created.task_id)
-        watched = await watch_task(client, created.task_id, show)
-        task = await client.get_task(created.task_id)
-        written = await _write_patch(client, task, manner.output)
-        if not manner.as_json:
-            print_summary(_side_console(manner), task, seconds=time.monotonic() - started, patch_file=written)
-        elif not manner.answer_only:
-            print_json({"type": "task", "task": task.model_dump(mode="json"), "patch_file": str(written) if written else None})
-        if watched.interrupted:
-            notice(f"Look at it: patchyard tasks show {task.id}")
-            return ExitCode.INTERRUPTED
-        return exit_code_of(task)
+    with Interrupts() as interrupts:
+        async with open_client(config, wait_when_full=not manner.no_wait) as client:
+            spec = await interrupts.unless(interrupts.first, _spec(client, job, service_url=base_url(config)))
+            # From here on a first Ctrl-C is kept until there is a task that it can cancel.
+            created = await interrupts.unless(interrupts.second, client.create_task(spec))
+            if manner.detach:
+                _say_submitted(created, manner)
+                return ExitCode.OK
+            interrupted = await watch_task(client, created.task_id, _printer(manner, created.task_id), interrupts=interrupts)
+            task = await client.get_task(created.task_id)
+            written = await _write_patch(client, task, manner.output)
+    _show_result(task, manner, seconds=time.monotonic() - started, patch_file=written)
+    if interrupted:
+        notice(f"Look at it: patchyard tasks show {task.id}")
+        return ExitCode.INTERRUPTED
+    return exit_code_of(task)
+
+
+def _say_submitted(created: TaskCreateResponse, manner: Manner) -> None:
+    if manner.as_json:
+        print_json(created)
+    else:
+        click.echo(created.task_id)
+        notice(f"Watch it: patchyard tail {created.task_id}")
+
+
+def _show_result(task: TaskView, manner: Manner, *, seconds: float, patch_file: Path | None) -> None:
+    if not manner.as_json:
+        print_summary(_side_console(manner), task, seconds=seconds, patch_file=patch_file)
+    elif not manner.answer_only:
+        print_json(
+            {"type": "task", "task": task.model_dump(mode="json"), "patch_file": str(patch_file) if patch_file else None}
+        )
 
 
 def _side_console(manner: Manner) -> Console:

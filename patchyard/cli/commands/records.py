@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from patchyard.cli.context import examples, json_option, open_client, print_json, run, settings, stdout
+from patchyard.cli.context import examples, json_option, notice, open_client, print_json, run, settings, stdout
 from patchyard.cli.errors import ExitCode
 from patchyard.cli.render.stream import StreamView
 from patchyard.cli.render.trace import trace_tree
-from patchyard.cli.running.watch import watch_task
+from patchyard.cli.running.watch import Interrupts, watch_task
 
 
 @click.command(
@@ -26,15 +26,18 @@ def tail(task_id: str, after: int | None, follow: bool, as_json: bool) -> int:
         async with open_client(settings()) as client:
             console = stdout()
             view = StreamView(console, task_id=task_id, live=console.is_terminal)
-            watched = await watch_task(
-                client,
-                task_id,
-                (lambda event: click.echo(event.model_dump_json())) if as_json else view.show,
-                after=after,
-                until="never" if follow else None,
-                cancel_on_interrupt=False,
-            )
-            return watched.interrupted
+            with Interrupts() as interrupts:
+                if not as_json:
+                    notice("Ctrl-C stops watching; the task goes on.")
+                return await watch_task(
+                    client,
+                    task_id,
+                    (lambda event: click.echo(event.model_dump_json())) if as_json else view.show,
+                    interrupts=interrupts,
+                    after=after,
+                    until="never" if follow else None,
+                    cancel_on_interrupt=False,
+                )
 
     return ExitCode.INTERRUPTED if run(watch()) else ExitCode.OK
 

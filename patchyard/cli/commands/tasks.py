@@ -118,5 +118,5 @@ def answer(task_id: str, approval_id: str, decision: str, about_patch: bool, mes
 
     taken = run(ask()) != "not_submitted"
     if not as_json:
-        stdout().print("Answered." if taken else "No turn waits for an answer now.")
+        stdout().print("Sent; the first answer wins." if taken else "No turn waits for an answer now.")
     return ExitCode.OK if taken else ExitCode.FAILED

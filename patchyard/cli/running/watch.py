@@ -2,35 +2,56 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from typing import NamedTuple
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from patchyard.cli.context import notice
 from patchyard.client import PatchyardClient, PatchyardError
 from patchyard.protocol.events import Event
 
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPT_GRACE_S = 10.0
 """How long the end of an interrupted task is waited for; the agent stops within a second."""
 
 
-class Watched(NamedTuple):
-    """How watching ended."""
-
-    interrupted: bool
-    last_ordinal: int | None
-
-
-class _Interrupt:
-    """Ctrl-C as an event instead of an exception in the middle of something."""
+class Interrupts:
+    """Ctrl-C (and SIGTERM) as events instead of an exception in the middle of something. Use it as `with`, inside the loop."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
 
-    def pressed(self) -> None:
-        """Count."""
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._pressed)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+    def _pressed(self) -> None:
         (self.second if self.first.is_set() else self.first).set()
+
+    async def unless(self, pressed: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work; KeyboardInterrupt, with the work cancelled, when `pressed` is set before it is done."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(pressed.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise KeyboardInterrupt
+            return task.result()
+        finally:
+            for each in (task, stop):
+                each.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
 
 
 async def watch_task(
@@ -38,45 +59,39 @@ async def watch_task(
     task_id: str,
     show: Callable[[Event], None],
     *,
+    interrupts: Interrupts,
     after: int | None = None,
     until: str | None = None,
     cancel_on_interrupt: bool = True,
-) -> Watched:
-    """Show the events until the task's turn ends. PatchyardError: the stream was lost."""
-    interrupt = _Interrupt()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt.pressed)
-    last = after
-    following: asyncio.Task[int | None] = asyncio.ensure_future(
-        _follow(client.task_events(task_id, after=after, until=until), show, after)
-    )
-    first = asyncio.ensure_future(interrupt.first.wait())
-    second = asyncio.ensure_future(interrupt.second.wait())
+) -> bool:
+    """Show the events until the task's turn ends. True: Ctrl-C ended it first. PatchyardError: the stream was lost."""
+    following = asyncio.ensure_future(_follow(client.task_events(task_id, after=after, until=until), show))
+    first = asyncio.ensure_future(interrupts.first.wait())
+    second = asyncio.ensure_future(interrupts.second.wait())
     try:
         await asyncio.wait((following, first), return_when=asyncio.FIRST_COMPLETED)
-        if not interrupt.first.is_set() or not cancel_on_interrupt:
-            last = await following if following.done() else None
-            return Watched(interrupt.first.is_set(), last)
-        notice("Interrupting the task … (Ctrl-C again: stop watching at once)")
-        try:
-            await asyncio.wait_for(client.cancel_task(task_id), _INTERRUPT_GRACE_S)
+        if following.done():
+            following.result()
+            return False
+        if cancel_on_interrupt:
+            notice("Interrupting the task … (Ctrl-C again: stop watching at once)")
+            await _cancel(client, task_id)
             await asyncio.wait((following, second), timeout=_INTERRUPT_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
-        except (PatchyardError, TimeoutError) as error:
-            notice(f"The task could not be told: {error}")
-        return Watched(True, last)
+        return True
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
         for task in (following, first, second):
             task.cancel()
         await asyncio.gather(following, first, second, return_exceptions=True)
 
 
-async def _follow(events: AsyncGenerator[Event, None], show: Callable[[Event], None], after: int | None) -> int | None:
-    last = after
+async def _cancel(client: PatchyardClient, task_id: str) -> None:
+    try:
+        await asyncio.wait_for(client.cancel_task(task_id), _INTERRUPT_GRACE_S)
+    except (PatchyardError, TimeoutError) as error:
+        notice(f"The task could not be told: {error}. Try: patchyard tasks cancel {task_id}")
+
+
+async def _follow(events: AsyncGenerator[Event, None], show: Callable[[Event], None]) -> None:
     async with aclosing(events):
         async for event in events:
             show(event)
-            last = event.ordinal if event.ordinal is not None else last
-    return last

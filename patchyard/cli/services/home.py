@@ -178,7 +178,7 @@ def last_lines(path: Path, count: int = 12, *, since: int = 0) -> str:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(since, size - 16384))
+            file.seek(max(since, size - 65536))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""

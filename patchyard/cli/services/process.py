@@ -56,6 +56,15 @@ class ManagedProcess:
         """Pid of the running child."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was last started."""
+        return time.monotonic() - self._started_at
+
+    def log_text(self) -> str:
+        """Everything that it wrote since it was last started, as far as it is recent."""
+        return last_lines(self._home.log_file(self.spec.name), 1000, since=self._log_start)
+
     def log_tail(self) -> str:
         """What it wrote since it was last started."""
         return last_lines(self._home.log_file(self.spec.name), since=self._log_start)

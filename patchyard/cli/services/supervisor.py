@@ -7,7 +7,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import httpx
@@ -24,6 +23,9 @@ from .resp import is_alive
 
 _WORKER_STOP_S = 20.0
 """A worker hands its turns over within a second or two; the rest is for a slow disk."""
+
+_QUIET_START_S = 8.0
+"""A worker that fails does so while it loads, well within this."""
 
 
 class Supervisor:
@@ -71,14 +73,15 @@ class Supervisor:
         self._listener = _listen(self._settings.api_host, self._settings.api_port)
         url = _url_of(self._listener)
         await self._start_redis()
-        await self._start(self._api(url, self._listener.fileno()))
-        for number in range(1, self._workers + 1):
-            await self._begin(self._worker(number))
-        await asyncio.gather(*(process.wait_ready() for process in self._running if process.spec.name.startswith("worker")))
+        # API and workers only need Redis: they load their libraries at the same time, and are judged one after the other.
+        api = await self._begin(self._api(url, self._listener.fileno()))
+        workers = [await self._begin(self._worker(number)) for number in range(1, self._workers + 1)]
+        for process in (api, *workers):
+            await process.wait_ready()
         state = ServiceState(
             pid=os.getpid(),
             url=url,
-            version=own_version(),
+            version=patchyard.__version__,
             workers=self._workers,
             redis=self._redis_kind,
             started_at=int(time.time() * 1000),
@@ -134,7 +137,10 @@ class Supervisor:
         name = f"worker-{number}"
 
         async def ready(process: ManagedProcess) -> bool:
-            return " ready." in process.log_tail()
+            # Celery says so at level INFO; a log that leaves that out is trusted after a while without a crash.
+            return " ready." in process.log_text() or (quiet and process.age_s > _QUIET_START_S)
+
+        quiet = self._settings.log_level.upper() not in ("DEBUG", "INFO")
 
         argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker"]
         argv += ["--pool", "threads", "--concurrency", str(self._settings.worker_concurrency)]
@@ -220,11 +226,3 @@ def stop_orphans(home: ServiceHome, *, keep_redis: bool) -> list[str]:
             ended.append(file.stem)
         file.unlink(missing_ok=True)
     return ended
-
-
-def own_version() -> str:
-    """The installed version; 0.0.0 from a source tree that is not installed."""
-    try:
-        return version("patchyard")
-    except PackageNotFoundError:
-        return "0.0.0"

@@ -155,7 +155,7 @@ class Running:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait for a server's clock, which no test can turn."""
     async with asyncio.timeout(WAIT_S):
-        while not await condition():  # noqa: ASYNC110 - the condition lives in another process
+        while not await condition():
             await asyncio.sleep(0.02)
 
 

@@ -79,9 +79,16 @@ class World:
         if self.channel is None:
             claim = await self.core.claim("w")
             if claim is not None:
+                begun = await self._has_begun(claim)
+                assert not begun or (claim.segment > 1 and claim.reason != "new"), "a turn that has begun is recovered"
                 self.claimed = claim
                 self.channel = QueueThreadChannel(self.core, claim)
                 self.steers = []
+
+    async def _has_begun(self, claim: Claim) -> bool:
+        lines = [json.loads(line.json) for line in await self.core.read_lines(self.thread, after=None, limit=10_000)]
+        started_turns = {line["turn_id"] for line in lines if line["payload"]["type"] == "turn_started"}
+        return claim.active_turn_id in started_turns
 
     async def work(self) -> None:
         """Take one submission and do what it says."""
@@ -124,10 +131,10 @@ class World:
         dropped: list[str] = []
         while not await channel.finish_turn([interrupted(*dropped), *ending], turn_id=turn, consumed=[submission.id, *dropped]):
             await channel._fetch()
-            while channel._inbox:
-                late = channel._inbox.popleft().submission
-                if isinstance(late.op, ops.TurnInput) and late.id != turn:
-                    dropped.append(late.id)
+            steers = [entry for entry in channel._inbox if isinstance(entry.submission.op, ops.TurnInput)]
+            for entry in steers:
+                channel._inbox.remove(entry)
+                dropped.append(entry.submission.id)
         self._forget_if_ended()
 
     async def finish(self) -> None:

@@ -26,7 +26,8 @@ def test_the_output_has_the_documented_shape():
     h = AgentHarness([response(shell("make", "c1")), says("ok")], commands=[Command("make", b"built\n", seconds=1.5)])
     run(h)
     assert re.fullmatch(
-        r"Chunk ID: [0-9a-f]{6}\nWall time: 1\.5000 seconds\nProcess exited with code 0\nOriginal token count: 2\nOutput:\nbuilt\n",
+        r"Chunk ID: [0-9a-f]{6}\nWall time: 1\.5000 seconds\nProcess exited with code 0\n"
+        r"Original token count: 2\nOutput:\nbuilt\n",
         h.model.outputs()["c1"],
     )
 
@@ -148,7 +149,13 @@ def test_what_was_asked_is_what_runs():
     assert request.policy == WorkspaceWrite()
     assert request.limits.wall_time_s == 600
     assert "PATH" not in request.env
-    assert {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "LANG": "C.UTF-8", "NO_COLOR": "1"}.items() <= request.env.items()
+    assert {
+        "TERM": "dumb",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+        "LANG": "C.UTF-8",
+        "NO_COLOR": "1",
+    }.items() <= request.env.items()
     assert request.env["PATCHYARD_SANDBOX_NETWORK_DISABLED"] == "1"
 
 
@@ -265,7 +272,9 @@ def test_escalation_is_refused_where_nobody_can_be_asked():
 
 
 def test_a_forced_rm_is_refused_where_nobody_can_be_asked():
-    h = AgentHarness([response(shell("cd /tmp; rm -rf x", "c1")), says("ok")], spec=spec(approval="never", sandbox=DangerFullAccess()))
+    h = AgentHarness(
+        [response(shell("cd /tmp; rm -rf x", "c1")), says("ok")], spec=spec(approval="never", sandbox=DangerFullAccess())
+    )
     run(h)
     assert "`rm` with a force option" in h.model.outputs()["c1"]
 
@@ -298,7 +307,9 @@ def test_a_patch_outside_the_workspace_is_refused():
 
 
 def test_unknown_arguments_do_not_matter():
-    h = AgentHarness([response(raw_call("exec_command", '{"cmd": "ls", "because": 1}', "c1")), says("ok")], commands=[Command("ls")])
+    h = AgentHarness(
+        [response(raw_call("exec_command", '{"cmd": "ls", "because": 1}', "c1")), says("ok")], commands=[Command("ls")]
+    )
     run(h)
 
 

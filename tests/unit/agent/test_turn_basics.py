@@ -1,7 +1,7 @@
 import asyncio
 
 from patchyard.agent import SessionOutcome
-from patchyard.agent.ports import ItemDone, ReasoningSummaryDelta, ItemAdded
+from patchyard.agent.ports import ItemAdded, ItemDone, ReasoningSummaryDelta
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.model_items import Message, OpaqueItem, Reasoning
 from patchyard.testing.builders import (
@@ -227,8 +227,7 @@ def test_the_box_starts_when_a_call_begins_to_arrive():
         h = AgentHarness([[ItemAdded(item), Pause(5), ItemDone(item), completed()], says("ok")], commands=[Command("ls")])
         h.submit()
         task = h.start()
-        while not h.source.prepared:
-            await asyncio.sleep(0)
+        await h.until(lambda: h.source.prepared)
         assert h.source.asked == 0
         await task
         h.assert_done()

@@ -142,7 +142,7 @@ async def serving(
         await task
 
 
-class _no_signals:  # noqa: N801 - stands in for a context manager function
+class _no_signals:
     def __enter__(self) -> None:
         return
 

@@ -62,7 +62,11 @@ def test_a_clients_trace_is_kept_and_a_broken_one_replaced(tmp_path: Path) -> No
             assert submission.trace is not None
             assert submission.trace.traceparent.split("-")[1] == trace
             assert submission.trace.tracestate == "vendor=1"
-            for broken in ("00-zz-b7ad6b7169203331-01", f"ff-{trace}-b7ad6b7169203331-01", f"00-{'0' * 32}-b7ad6b7169203331-01"):
+            for broken in (
+                "00-zz-b7ad6b7169203331-01",
+                f"ff-{trace}-b7ad6b7169203331-01",
+                f"00-{'0' * 32}-b7ad6b7169203331-01",
+            ):
                 created = (await api.http.post("/v1/tasks", json=body(), headers={"traceparent": broken})).json()
                 assert re.fullmatch(r"[0-9a-f]{32}", created["trace_id"])
                 assert created["trace_id"] not in (trace, "0" * 32)
@@ -75,7 +79,9 @@ def test_other_tenants_things_are_not_found(tmp_path: Path) -> None:
         async with serving(tmp_path) as api, api.sdk() as client:
             created = await client.create_task(spec())
             artefact = await client.upload(b"mine")
-            paths = [f"/v1/tasks/{created.task_id}{rest}" for rest in ("", "/events", "/rollout", "/patch", "/trace", "/verify-log")]
+            paths = [
+                f"/v1/tasks/{created.task_id}{rest}" for rest in ("", "/events", "/rollout", "/patch", "/trace", "/verify-log")
+            ]
             paths += [f"/v1/threads/{created.thread_id}{rest}" for rest in ("", "/events", "/rollout")]
             paths += [f"/v1/artefacts/{artefact.artefact_id}"]
             for path in paths:
@@ -213,9 +219,7 @@ def test_a_task_whose_api_died_half_way_is_swept_into_the_queue_once(tmp_path: P
     asyncio.run(run())
 
 
-def test_a_catalog_that_is_away_refuses_tasks_but_not_running_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_that_is_away_refuses_tasks_but_not_running_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with serving(tmp_path) as api, api.sdk() as client:
             created = await client.create_task(spec())

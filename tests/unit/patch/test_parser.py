@@ -76,6 +76,8 @@ def test_padded_end_marker_is_the_end_only_as_last_line():
     assert parse("*** Begin Patch\n*** Update File: f\n@@\n-x\n  *** End Patch  \n\n").hunks == (
         UpdateFile("f", None, (Chunk((), ("-x",), at_end=False, line=3),), 2),
     )
+    closed = parse("*** Begin Patch\n*** Update File: f\n@@\n-x\n*** End of File\n\t*** End Patch").hunks[0]
+    assert closed == UpdateFile("f", None, (Chunk((), ("-x",), at_end=True, line=3),), 2)
     middle = parse("*** Begin Patch\n*** Update File: f\n@@\n-x\n *** End Patch\n+y\n*** End Patch").hunks[0]
     assert isinstance(middle, UpdateFile)
     assert middle.chunks[0].lines == ("-x", " *** End Patch", "+y")
@@ -94,6 +96,9 @@ def test_padded_end_marker_is_the_end_only_as_last_line():
         ("*** Begin Patch\n*** Update File: f\n@@\n *** End Patch", 4, "no line"),
         ("*** Begin Patch\n*** Update File: f\n@@x\n-a\n*** End Patch", 3, "no hunk before `@@x`"),
         ("*** Begin Patch\n*** Update File: f\n@@\n-a\n*** End Patch\nthanks", 6, "`thanks` follows"),
+        ("*** Begin Patch\n*** Update File: f\n-a\n\t*** Delete File: g\n*** End Patch", 4, "first column"),
+        ("*** Begin Patch\n*** Update File: f\n-a\n*** End of File\n *** Delete File: g\n*** End Patch", 5, "first column"),
+        ("*** Begin Patch\n*** Delete File: f\n*** End Patch\n *** End Patch\n*** End Patch", 4, "must be the last line"),
         ("*** Begin Patch\n*** Environment ID: \n*** Delete File: f\n*** End Patch", 2, "Environment ID"),
         ("<<EOF\n*** Begin Patch\n*** Delete File: f\n*** End Patch\n", None, "heredoc must end"),
     ],

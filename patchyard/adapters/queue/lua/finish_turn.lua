@@ -1,8 +1,8 @@
--- Ends the active turn. -> IDLE (lease given back) | MORE (lease kept) | CLOSED | STEER (nothing written) | WRONG_TURN | FENCED | GAP
+-- Ends the active turn. -> IDLE (lease given back) | MORE (lease kept), next active turn | CLOSED | STEER (nothing written) | WRONG_TURN | FENCED | GAP
 local refused = guard('finish')
 if refused then return refused end
 local turn = st(a.thread, 'turn')[1]
-if turn ~= '' and turn ~= a.turn then return { 'WRONG_TURN', turn } end
+if turn ~= a.turn then return { 'WRONG_TURN', turn } end
 
 local consumed = {}
 for _, sid in ipairs(a.consumed or {}) do consumed[sid] = true end
@@ -31,4 +31,4 @@ else
   promote(a.thread)
 end
 remember('finish', answer)
-return { answer }
+return { answer, st(a.thread, 'turn')[1] }

@@ -1,0 +1,93 @@
+"""CPU of the agent core alone, over doubles: `python bench/agent_core.py`. Prints JSON; needs nothing but pydantic."""
+
+import asyncio
+import json
+import platform
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from patchyard.agent.context.history import History
+from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput
+from patchyard.testing.builders import completed, response, says, shell, streamed
+from patchyard.testing.harness import AgentHarness
+from patchyard.testing.scripted_sandbox import Command
+
+STEPS = 20
+RUNS = 3
+TURNS = 200
+
+
+def harness() -> AgentHarness:
+    """A turn of STEPS commands and an answer."""
+    steps = [response(shell("ls", f"c{i}")) for i in range(STEPS)]
+    return AgentHarness([*steps, says("done")], commands=[Command("ls", b"a.py\nb.py\n") for _ in range(STEPS)])
+
+
+async def one_turn() -> None:
+    """Run it."""
+    h = harness()
+    h.submit()
+    await h.session.run()
+
+
+async def many_turns() -> None:
+    """TURNS of them at once."""
+    harnesses = [harness() for _ in range(TURNS)]
+    for h in harnesses:
+        h.submit()
+    await asyncio.gather(*(h.session.run() for h in harnesses))
+
+
+async def long_answer() -> None:
+    """4,000 tokens, a delta each."""
+    h = AgentHarness([[*streamed("word " * 4000, size=5), completed()]])
+    h.submit()
+    await h.session.run()
+
+
+def cpu_ms(work: object) -> float:
+    """CPU of one run in milliseconds, median of RUNS."""
+    times = []
+    for _ in range(RUNS):
+        before = time.process_time()
+        asyncio.run(work())  # type: ignore[operator]
+        times.append((time.process_time() - before) * 1000)
+    return statistics.median(times)
+
+
+def prompt_ms() -> float:
+    """A step's prompt over a history of 2,000 items that was built before."""
+    history = History()
+    for i in range(1000):
+        history.append(FunctionCall(call_id=f"c{i}", name="x", arguments="{}"))
+        history.append(FunctionCallOutput(call_id=f"c{i}", output="x" * 1000))
+    history.prompt()
+    history.append(FunctionCall(call_id="last", name="x", arguments="{}"))
+    history.append(FunctionCallOutput(call_id="last", output="x"))
+    before = time.process_time()
+    history.prompt()
+    return (time.process_time() - before) * 1000
+
+
+def main() -> None:
+    """Print the figures."""
+    asyncio.run(one_turn())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    figures = {
+        "cpu_ms_per_step": round(cpu_ms(one_turn) / (STEPS + 1), 3),
+        "cpu_ms_4000_deltas": round(cpu_ms(long_answer), 1),
+        "prompt_ms_2000_items": round(prompt_ms(), 3),
+        "cpu_ms_per_step_200_turns": round(cpu_ms(many_turns) / TURNS / (STEPS + 1), 3),
+        "rss_growth_mib_200_turns": round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, 1),
+        "python": platform.python_version(),
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

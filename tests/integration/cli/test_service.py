@@ -1,0 +1,141 @@
+"""`up`, `down`, `status`: one machine's service through starts, crashes and stops."""
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from patchyard.cli.services.identity import identify, read_pid_file
+from tests.integration.cli.service import Home, kill, wait_for
+from tests.servers import RedisServer
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+
+
+def test_up_and_down_leave_nothing_behind(fresh: Home) -> None:
+    assert "does not run" in fresh.cli("status", code=1).stdout
+    url = fresh.up()
+    status = fresh.json("status")
+    assert (status["url"], status["ready"], status["redis"], status["workers"]) == (url, True, "started", 0)
+    assert {part["name"]: part["state"] for part in status["components"]} == {"queue": "ok", "catalog": "ok", "store": "ok"}
+    second = fresh.cli("up", "--detach")
+    assert "runs already" in second.stderr
+    assert url in second.stderr
+    refused = fresh.cli("up", code=1)
+    assert "runs already" in refused.stderr
+    assert "patchyard down" in refused.stderr
+    assert "stopped" in fresh.cli("down").stdout
+    assert fresh.leftovers() == []
+    assert "Nothing was running" in fresh.cli("down").stdout
+    assert fresh.json("status", code=1)["answers"] is False
+
+
+def test_the_foreground_service_ends_with_its_terminal(fresh: Home) -> None:
+    process = fresh.start("up", "--workers", "0", "--json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["workers"] == 0
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert fresh.leftovers() == []
+
+
+def test_a_crashed_api_comes_back_on_the_same_address_and_tasks_are_kept(fresh: Home) -> None:
+    url = fresh.up()
+    task = fresh.json("exec", "hello", "--no-repo", "--detach")["task_id"]
+    before = fresh.process("api")
+    kill(before)
+    # Connections wait in the supervisor's socket until the next API takes them.
+    assert fresh.json("tasks", "show", task)["status"] == "queued"
+    assert fresh.process("api").pid != before.pid
+    assert fresh.json("status")["url"] == url
+    redis = fresh.process("redis")
+    kill(redis)
+    wait_for(lambda: fresh.json("status", code=None)["ready"], "Redis is started again")
+    assert fresh.json("tasks", "show", task)["status"] == "queued"
+    assert fresh.json("tasks", "cancel", task)["status"] == "cancelled"
+
+
+def test_what_a_killed_supervisor_left_is_cleaned_up(fresh: Home) -> None:
+    fresh.up()
+    task = fresh.json("exec", "hello", "--no-repo", "--detach")["task_id"]
+    redis, api, supervisor = fresh.process("redis"), fresh.process("api"), fresh.supervisor()
+    kill(supervisor)
+    wait_for(lambda: identify(supervisor.pid) != supervisor, "the supervisor is gone")
+    fresh.up()
+    assert fresh.process("redis") == redis, "the Redis of before is taken over, with all that it holds"
+    assert identify(api.pid) != api
+    assert fresh.json("tasks", "show", task)["status"] == "queued"
+    kill(fresh.supervisor())
+    fresh.cli("down")
+    assert fresh.leftovers() == []
+    assert read_pid_file(fresh.root / "h" / "run" / "redis.pid") is None
+
+
+def test_a_port_that_is_taken_is_named(fresh: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = fresh.cli("up", "--detach", code=1, PATCHYARD_API_PORT=port)
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "PATCHYARD_API_PORT" in done.stderr
+    assert fresh.leftovers() == []
+
+
+def test_a_redis_with_the_wrong_settings_is_refused(fresh: Home, tmp_path: Path) -> None:
+    """Both the one on our own socket and one by URL; the message names setting and remedy."""
+    server = RedisServer(tmp_path / "data", fsync="everysec")
+    server.start()
+    try:
+        by_url = fresh.cli("up", "--detach", "--workers", "0", code=1, PATCHYARD_REDIS_URL=server.url)
+        assert "appendfsync" in by_url.stderr
+        assert "CONFIG SET appendfsync always" in by_url.stderr
+        (fresh.root / "h").mkdir(exist_ok=True)
+        (fresh.root / "h" / "redis.sock").unlink(missing_ok=True)
+        (fresh.root / "h" / "redis.sock").symlink_to(server.socket)
+        attached = fresh.cli("up", "--detach", "--workers", "0", code=1)
+        assert "could lose accepted work: appendfsync is everysec" in attached.stderr
+        assert fresh.leftovers() == []
+        fresh.up(PATCHYARD_ALLOW_VOLATILE_REDIS="true")
+        assert fresh.json("status")["redis"] == "attached"
+        fresh.cli("down")
+        assert server.process is not None
+        assert server.process.poll() is None, "what we did not start is left running"
+    finally:
+        server.stop()
+
+
+def test_an_api_that_does_not_start_shows_its_last_words(fresh: Home) -> None:
+    done = fresh.cli("up", "--detach", "--workers", "0", code=1, PATCHYARD_STORE_URL="ftp://nowhere/x")
+    assert "api ended with exit code 1 while starting" in done.stderr
+    assert "'ftp://nowhere/x' is not a store" in done.stderr
+    assert fresh.leftovers() == []
+
+
+def test_wrong_settings_are_named(fresh: Home) -> None:
+    done = fresh.cli("tasks", "list", code=2, PATCHYARD_API_PORT="many")
+    assert "api_port" in done.stderr
+    (fresh.root / "h").mkdir()
+    (fresh.root / "h" / "patchyard.toml").write_text("surprise = 1\n")
+    assert "surprise" in fresh.cli("status", code=2).stderr
+    (fresh.root / "h" / "patchyard.toml").write_text("not toml")
+    assert "patchyard.toml" in fresh.cli("status", code=2).stderr
+
+
+def test_commands_without_a_service_say_how_to_get_one(fresh: Home) -> None:
+    listing = fresh.cli("tasks", "list", code=1, PATCHYARD_API_PORT="9")
+    assert "patchyard up --detach" in listing.stderr
+    fixing = fresh.cli("exec", "x", "--no-repo", "--no-start", code=1)
+    assert "No Patchyard service is running" in fixing.stderr
+    assert "--no-start" in fixing.stderr
+    remote = fresh.cli("exec", "x", "--no-repo", code=1, PATCHYARD_API_URL="http://127.0.0.1:9")
+    assert "PATCHYARD_API_URL" in remote.stderr
+    assert fresh.leftovers() == []
+
+
+def test_help_and_version_need_nothing(fresh: Home) -> None:
+    assert fresh.cli("--version").stdout.startswith("patchyard ")
+    page = fresh.cli("fix", "--help").stdout
+    assert "Examples:" in page
+    assert not (fresh.root / "h").exists()
