@@ -123,8 +123,7 @@ class Service:
         log = self.folder / f"worker-{number}.log"
         argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--pool", "threads", "--concurrency", "8"]
         argv += ["--queues", "turns,maintenance", "--without-gossip", "--without-mingle", "--hostname", f"w{number}@test"]
-        with log.open("wb") as out:
-            process = subprocess.Popen(argv, cwd=ROOT, env=self.environment() | env, stdout=out, stderr=out)
+        process = _spawn(argv, self.environment() | env, log)
         self.workers.append(process)
         until = time.monotonic() + 40
         while time.monotonic() < until:
@@ -244,6 +243,11 @@ def image() -> str:
     if found is None:
         raise AssertionError("the image of the boxes is not built: run `python sandbox_images/build.py`")
     return found
+
+
+def _spawn(argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(argv, cwd=ROOT, env=env, stdout=out, stderr=out)
 
 
 def _pause_for(process: subprocess.Popen[bytes]) -> None:
