@@ -25,7 +25,7 @@ from patchyard.settings import Settings
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
-IMAGE_HOME = Path(os.environ.get("PATCHYARD_TEST_IMAGE_HOME") or Path.home() / ".patchyard")
+IMAGE_HOME = Path(os.environ.get("PATCHYARD_TEST_IMAGE_HOME") or ROOT / ".patchyard")
 """Where `sandbox_images/build.py` recorded the image of the boxes."""
 TRACE = TraceContext(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 WAIT_S = 60.0
