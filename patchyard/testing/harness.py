@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from patchyard.agent import Ports, Session, SessionConfig, SessionOutcome
+from patchyard.agent.config import Ports, SessionConfig
+from patchyard.agent.session import Session, SessionOutcome
 from patchyard.protocol.events import DurableMsg
 from patchyard.protocol.ops import Op, Submission
 from patchyard.protocol.tasks import TaskSpec
