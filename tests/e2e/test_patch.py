@@ -178,7 +178,7 @@ def test_set_up_is_shared_and_cached(tmp_path: Path) -> None:
             assert states(first)[-1] == states(again)[-1] == (TaskStatus.SUCCEEDED, "no_change")
             failed = [event for event in broken if isinstance(event, TurnFailed)]
             assert [event.error.code for event in failed] == ["setup_failed"]
-            assert "no luck" in [event.output_tail for event in broken if isinstance(event, SetupCompleted)][0]
+            assert "no luck" in next(event.output_tail for event in broken if isinstance(event, SetupCompleted))
         finally:
             image = next(event.image for event in first if isinstance(event, SetupCompleted))
             subprocess.run(["docker", "rmi", "-f", str(image)], check=False, capture_output=True)
