@@ -6,13 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-<<<<<<< HEAD
-from patchyard.agent import Ports, Session, SessionConfig, SessionOutcome
-from patchyard.agent.ports import TurnOutcome
-=======
 from patchyard.agent.config import Ports, SessionConfig
+from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.session import Session, SessionOutcome
->>>>>>> bench2
 from patchyard.protocol.events import DurableMsg
 from patchyard.protocol.ops import Op, Submission, TraceContext
 from patchyard.protocol.tasks import TaskSpec
