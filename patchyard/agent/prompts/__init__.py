@@ -11,6 +11,7 @@ _TEXTS = (
     "base.md",
     "apply_patch.lark",
     "permissions.md",
+    "review.md",
     "tools/exec_command.md",
     "tools/write_stdin.md",
     "tools/apply_patch.md",
@@ -28,6 +29,11 @@ def _text(name: str) -> str:
 def base_instructions() -> str:
     """The `instructions` of every request of a turn."""
     return _text("base.md")
+
+
+def review_prompt() -> str:
+    """What a review turn is told before its target."""
+    return _text("review.md")
 
 
 def tool_description(name: str) -> str:

@@ -1,6 +1,8 @@
 """A turn: its steps, what it spends, and how it ends."""
 
+from .review import ReviewTurn
 from .state import StopKind, TurnEnd
 from .turn import Recovery, Turn
+from .user_shell import UserShellTurn
 
-__all__ = ["Recovery", "StopKind", "Turn", "TurnEnd"]
+__all__ = ["Recovery", "ReviewTurn", "StopKind", "Turn", "TurnEnd", "UserShellTurn"]

@@ -31,7 +31,8 @@ class Ending:
         state = self._state
         await self._close(step, records.ABORTED_BY_USER)
         started = [state.id] if state.submission is not None and not state.input_recorded else []
-        self._journal.post(*state.input_records(), records.interrupted_note())
+        note = records.interrupted_note(kept=self._thread.processes.kept_running)
+        self._journal.post(*state.input_records(), note)
         events = await self._last_word(TurnStatus.INTERRUPTED, None, limit_s=self._thread.config.interrupt_grace_s)
         answered: list[str] = []
         while True:
@@ -77,7 +78,9 @@ class Ending:
     async def _close(self, step: Step | None, why: str) -> None:
         """Stop what runs, answer open calls, close open items and questions."""
         grace = self._thread.config.interrupt_grace_s
-        killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace))
+        if self._state.keep_background:
+            self._thread.processes.keep_sessions()
+        killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace, kept=False))
         if step is not None:
             await step.runner.abort(why)
         await killing

@@ -4,7 +4,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from patchyard.agent.budget import Spend
 from patchyard.agent.errors import ParkTurn, TurnError
@@ -45,6 +45,7 @@ class Step:
         turn_id: str,
         number: str,
         output_schema: Mapping[str, Any] | None,
+        kind: Literal["turn", "review"] = "turn",
     ) -> None:
         self._thread = thread
         self._registry = registry
@@ -53,6 +54,7 @@ class Step:
         self._number = number
         """Names the step in spans: segment and step."""
         self._output_schema = output_schema
+        self._kind = kind
         self.runner = CallRunner(thread, registry, spend, turn_id)
 
     async def run(self) -> StepResult:
@@ -86,6 +88,7 @@ class Step:
             effort=settings.effort,
             output_schema=self._output_schema,
             window_number=thread.history.window_number,
+            kind=self._kind,
             attempt=attempt,
         )
         attributes: dict[str, str | int | float | bool] = {

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from patchyard.agent.budget import Spend
+from patchyard.agent.config import Settings
 from patchyard.agent.context.history import Call
 from patchyard.agent.context.surroundings import look, tell
 from patchyard.agent.errors import BudgetExceeded, ParkTurn, StopTurn, TurnError
@@ -14,7 +16,7 @@ from patchyard.agent.ports import LeaseLost
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import TurnCompleted, TurnRecovered, TurnStarted
+from patchyard.protocol.events import DurableMsg, TurnCompleted, TurnRecovered, TurnStarted
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.ops import Submission, TurnInput
 from patchyard.protocol.rollout_lines import LinePayload
@@ -39,6 +41,8 @@ class Recovery:
 class Turn:
     """One turn of a thread. `run` is called once; `stop` and `steer` may be called at any time."""
 
+    kind: Literal["regular", "review", "compact", "user_shell"] = "regular"
+
     def __init__(
         self,
         thread: Thread,
@@ -49,9 +53,12 @@ class Turn:
         recovery: Recovery | None = None,
     ) -> None:
         self.id = turn_id
-        self.output_schema = submission.op.output_schema if submission and isinstance(submission.op, TurnInput) else None
+        self.output_schema: Mapping[str, Any] | None = None
+        if submission is not None and isinstance(submission.op, TurnInput):
+            self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
-        self.state = TurnState(thread, turn_id, _spend(thread, recovery, thread.ports.clock.now_ms()), submission)
+        spend = _spend(thread, recovery, thread.ports.clock.now_ms())
+        self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
         self._registry = registry
         self._recovery = recovery
@@ -64,9 +71,12 @@ class Turn:
         self._step: Step | None = None
         self._steps = 0
         self._stop_hook_active = False
-        self._first_turn = False
 
     # --- from the session
+
+    def settings_from(self, settings: Settings) -> Settings:
+        """The settings that it runs with."""
+        return settings
 
     def stop(self, kind: StopKind) -> None:
         """End the turn at its next await point. The first reason wins; too late is harmless."""
@@ -183,10 +193,11 @@ class Turn:
         now = self._clock.now_ms()
         payloads: list[LinePayload] = []
         if not thread.introduced:
-            thread.introduced = self._first_turn = True
+            thread.introduced = True
             payloads += [records.session_meta(thread), records.session_configured(thread)]
         payloads.append(
             TurnStarted(
+                kind=self.kind,
                 model=thread.active_settings.model,
                 model_context_window=thread.config.model_context_window,
                 trace=submission.trace if submission else None,
@@ -210,6 +221,7 @@ class Turn:
             records.turn_context(thread, self.id),
             *context,
             *hooks.notes(started),
+            *self._context(),
             *self.state.input_records(for_model=refusal is None),
             *hooks.notes(prompted),
         )
@@ -219,12 +231,16 @@ class Turn:
         if refusal is not None:
             raise TurnError(_stopped_by_hook("UserPromptSubmit", refusal))
 
+    def _context(self) -> tuple[LinePayload, ...]:
+        """What this kind of turn tells the model before its input."""
+        return ()
+
     async def _session_hooks(self) -> Verdict:
         thread = self._thread
         if thread.session_started:
             return NOTHING
         thread.session_started = True
-        return await thread.hooks.session_start("startup" if self._first_turn else "resume")
+        return await thread.hooks.session_start("resume" if thread.resumed else "startup")
 
     async def _surroundings(self) -> Sequence[LinePayload]:
         thread = self._thread
@@ -258,11 +274,7 @@ class Turn:
         while True:
             if await self._one_step() or await self.state.deliver_steers():
                 continue
-            if await self._stop_hooks():
-                continue
-            feedback = await self._thread.ports.gate.before_complete(self.state.outcome(TurnStatus.COMPLETED, None))
-            if feedback is not None:
-                await self._journal.commit(records.note(feedback))
+            if await self._more_to_do():
                 continue
             if await self._finished():
                 return
@@ -285,8 +297,16 @@ class Turn:
             await self.state.deliver_steers()
         return result.follow_up
 
+    async def _more_to_do(self) -> bool:
+        """Whether a Stop hook or the gate wants another round; the model is told why."""
+        if await self._stop_hooks():
+            return True
+        feedback = await self._thread.ports.gate.before_complete(self.state.outcome(TurnStatus.COMPLETED, None))
+        if feedback is not None:
+            await self._journal.commit(records.note(feedback))
+        return feedback is not None
+
     async def _stop_hooks(self) -> bool:
-        """Whether a Stop hook wants another round."""
         verdict = await self._thread.hooks.stop(self.state.last_message, active=self._stop_hook_active)
         if verdict.stop is not None or verdict.block is None:
             return False
@@ -297,16 +317,22 @@ class Turn:
     def _new_step(self) -> Step:
         number = f"{self.segment}.{self._steps}"
         return Step(
-            self._thread, self._registry, self.state.spend, turn_id=self.id, number=number, output_schema=self.output_schema
+            self._thread,
+            self._registry,
+            self.state.spend,
+            turn_id=self.id,
+            number=number,
+            output_schema=self.output_schema,
+            kind="review" if self.kind == "review" else "turn",
         )
 
     async def _finished(self) -> bool:
         """End as completed. False: a steer came and was delivered; another step is due."""
         if await self.state.deliver_steers():
             return False
-        await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s)
+        await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s, kept=False)
         self._ending.close_items()
-        events = await self._thread.ports.gate.at_end(self.state.outcome(TurnStatus.COMPLETED, None))
+        events = [*self._results(), *await self._thread.ports.gate.at_end(self.state.outcome(TurnStatus.COMPLETED, None))]
         while True:
             if await self.state.deliver_steers():
                 return False
@@ -317,6 +343,10 @@ class Turn:
             if self.state.interrupts:
                 self.stop("interrupt")
                 await asyncio.sleep(0)
+
+    def _results(self) -> Sequence[DurableMsg]:
+        """Events of this kind of turn, before those of its end."""
+        return ()
 
     def _completed(self) -> TurnCompleted:
         return TurnCompleted(last_agent_message=self.state.last_message, **self.state.sums())

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from patchyard.agent import SessionOutcome
+from patchyard.agent.session import SessionOutcome
 from patchyard.agent.hooks import SPLIT_SCRIPT
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, Interrupt
 from patchyard.protocol.tasks import HookEvent, HookSpec
