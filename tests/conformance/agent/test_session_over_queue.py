@@ -20,7 +20,7 @@ from patchyard.protocol.ops import (
 )
 from patchyard.rollout import decode_line, restore
 from patchyard.testing.builders import response, says, shell
-from patchyard.testing.clock import FakeClock
+from patchyard.testing.clock import FakeClock, settle
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_model import Hold
 from patchyard.testing.scripted_sandbox import Command
@@ -218,6 +218,7 @@ def test_commands_left_running_keep_the_lease_until_they_are_cleaned_up(backend)
             for _ in range(2000):
                 if "turn_interrupted" in [e.type for e in await h.events()]:
                     break
+                await settle()
             state = await kit.core.thread_state(thread)
             assert (state.status, state.active_turn_id, state.worker) == ("running", None, "w1")
             clean = await kit.submit(thread, CleanBackgroundTerminals())
