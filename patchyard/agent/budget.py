@@ -12,6 +12,10 @@ WRAP_UP_SHARE = 0.8
 """From this share of any budget on, the model is told once to finish."""
 
 
+_HARD = ("model requests", "seconds of wall time")
+"""Budgets that are never passed by a step. The others can be known to be used up only after the step that did it."""
+
+
 @dataclass
 class Spend:
     """Sums of one turn, over all its segments."""
@@ -24,7 +28,9 @@ class Spend:
     usage: TokenUsage = field(default_factory=TokenUsage)
     cost_usd: float | None = None
     warned: bool = False
-    """The wrap-up message was given."""
+    """The wrap-up message was given in this context window."""
+    wrapped_up: bool = False
+    """It was given in this turn."""
 
     def add_response(self, usage: TokenUsage) -> None:
         """A response was counted by the provider."""
@@ -32,9 +38,19 @@ class Spend:
 
     def check(self, now_ms: int) -> None:
         """Raise BudgetExceeded when a budget is used up."""
+        if (exceeded := self.exceeded(now_ms)) is not None:
+            raise exceeded
+
+    def exceeded(self, now_ms: int) -> BudgetExceeded | None:
+        """The budget that is used up."""
         for name, used, limit in self._meters(now_ms):
             if used >= limit:
-                raise BudgetExceeded(f"{name} ({limit:g})")
+                return BudgetExceeded(f"{name} ({limit:g})", hard=name in _HARD)
+        return None
+
+    def new_window(self) -> None:
+        """What the model was told is gone from its input."""
+        self.warned = False
 
     def nearly_spent(self, now_ms: int) -> str | None:
         """Words for the first budget that is at 80 %, or whose last request comes next; None: all is well, or it was said."""
@@ -43,7 +59,7 @@ class Spend:
         for name, used, limit in self._meters(now_ms):
             last_request = name == "model requests" and used > 0 and limit - used <= 1
             if used >= WRAP_UP_SHARE * limit or last_request:
-                self.warned = True
+                self.warned = self.wrapped_up = True
                 return f"{used:g} of {limit:g} {name}"
         return None
 

@@ -338,8 +338,8 @@ class SandboxSource(Protocol):
         """The box, started if needed. SandboxError when there is none to be had."""
         ...
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
-        """AGENTS.md files that apply, root first, as (path, text), read at the base commit."""
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
+        """AGENTS.md files that apply in a folder of the repository, root first, as (path, text), read at the base commit."""
         ...
 
 

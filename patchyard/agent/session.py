@@ -36,7 +36,7 @@ from .approvals import AnswerOp, first_of
 from .config import Ports, SessionConfig
 from .thread import Thread
 from .tools.registry import registry_for
-from .turns import Recovery, Turn, TurnEnd
+from .turns import CompactTurn, Recovery, Turn, TurnEnd
 from .turns.records import is_empty, user_records
 
 
@@ -68,9 +68,9 @@ class Session:
         self._received = 0
         self._wake = asyncio.Event()
         if restored is not None and restored.turn is not None:
-            self._turn = Turn(
-                self._thread, self._registry, restored.turn.turn_id, submission=None, recovery=Recovery(restored.turn)
-            )
+            kind = CompactTurn if restored.turn.kind == "compact" else Turn
+            recovery = Recovery(restored.turn)
+            self._turn = kind(self._thread, self._registry, recovery.turn.turn_id, submission=None, recovery=recovery)
 
     async def run(self) -> SessionOutcome:
         """Serve the thread until it is idle, parked, suspended or closed."""
@@ -150,7 +150,7 @@ class Session:
         for submission in turn.state.interrupts:
             self._rejected(submission, "the turn had already ended", NotSubmittedReason.NO_ACTIVE_TURN)
         # What came after the turn's last record is new input: the queue accepted it when no turn was active any more.
-        for submission in turn.state.steers:
+        for submission in sorted([*turn.state.steers, *turn.state.later], key=lambda submission: submission.id):
             self._dispatch(submission)
 
     # --- submissions
@@ -193,7 +193,9 @@ class Session:
             case CleanBackgroundTerminals():
                 # Commands end with their turn, so there is nothing left to clean between turns.
                 self._applied(submission)
-            case Compact() | Review() | RunUserShellCommand() | RefreshMcpServers() | ReloadUserConfig():
+            case Compact():
+                self._compact(submission)
+            case Review() | RunUserShellCommand() | RefreshMcpServers() | ReloadUserConfig():
                 self._rejected(submission, f"{op.type} is not offered by this version of the service")
             case RequestPermissionsResponse() | DynamicToolResponse() | ResolveElicitation():
                 self._rejected(submission, "there is no open request that this could answer")
@@ -226,6 +228,8 @@ class Session:
                 return NotSubmittedReason.EXPECTED_TURN_MISMATCH
             case _:
                 pass
+        if turn is not None and turn.kind != "regular":
+            return NotSubmittedReason.ACTIVE_TURN_NOT_STEERABLE
         if is_empty(op.items):
             return NotSubmittedReason.EMPTY_INPUT
         if turn is not None and op.output_schema is not None and op.output_schema != turn.output_schema:
@@ -233,7 +237,9 @@ class Session:
         return None
 
     def _inter_agent(self, submission: Submission, op: InterAgentCommunication) -> None:
-        if self._turn is not None:
+        if self._turn is not None and self._turn.kind != "regular" and submission.id != self._turn.id:
+            self._turn.state.later.append(submission)
+        elif self._turn is not None:
             self._turn.steer(submission)
         elif op.trigger_turn:
             self._start(submission)
@@ -241,10 +247,18 @@ class Session:
             records = user_records(submission, self._ports.clock.now_ms())
             self._journal.post(*records, submission_id=submission.id, consumed=[submission.id])
 
-    def _start(self, submission: Submission) -> None:
+    def _compact(self, submission: Submission) -> None:
+        if self._turn is None:
+            self._start(submission, CompactTurn)
+        elif self._turn.id == submission.id:
+            self._turn.steer(submission)
+        else:
+            self._turn.state.later.append(submission)
+
+    def _start(self, submission: Submission, kind: type[Turn] = Turn) -> None:
         if self._suspended or self._shutdown is not None:
             return  # Stays in the queue for whoever owns the thread next.
-        self._turn = Turn(self._thread, self._registry, submission.id, submission=submission)
+        self._turn = kind(self._thread, self._registry, submission.id, submission=submission)
 
     def _interrupt(self, submission: Submission, op: Interrupt) -> None:
         if self._turn is None:

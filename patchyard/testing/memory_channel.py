@@ -16,7 +16,7 @@ from patchyard.protocol.model_items import (
     OpaqueItem,
     Reasoning,
 )
-from patchyard.protocol.ops import InterAgentCommunication, Op, Submission, TraceContext, TurnInput
+from patchyard.protocol.ops import Compact, InterAgentCommunication, Op, Submission, TraceContext, TurnInput
 from patchyard.protocol.rollout_lines import (
     Compacted,
     CompactedLine,
@@ -87,7 +87,7 @@ class MemoryChannel:
             submitted_at=self.clock.now_ms(),
         )
         self._waiting[submission.id] = submission
-        if self.active_turn is None and isinstance(op, TurnInput):
+        if self.active_turn is None and isinstance(op, TurnInput | Compact):
             self.active_turn = submission.id
         self._arrived.set()
         return submission
@@ -168,7 +168,7 @@ class MemoryChannel:
         if any(self._is_steer(s, turn_id) and s.id not in consumed for s in self._waiting.values()):
             return False
         self._write(payloads, turn_id, None, consumed)
-        _require(self.active_turn is None, "finish_turn without a terminal event")
+        _require(self.active_turn != turn_id, "finish_turn without a terminal event")
         return True
 
     async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
@@ -217,7 +217,7 @@ class MemoryChannel:
             _require(self.active_turn == turn_id, f"turn {turn_id} ended but {self.active_turn} is active")
             _require(not self._open_items, f"turn ended with open items {self._open_items}")
             self.active_turn = next(
-                (s.id for s in self._waiting.values() if isinstance(s.op, TurnInput) and s.id != turn_id), None
+                (s.id for s in self._waiting.values() if isinstance(s.op, TurnInput | Compact) and s.id != turn_id), None
             )
 
 

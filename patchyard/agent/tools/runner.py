@@ -11,6 +11,7 @@ from patchyard.agent.ports import LeaseLost, SandboxError
 from patchyard.agent.thread import Thread
 
 from .calls import Tool, ToolCall
+from .output import truncate
 from .registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -88,6 +89,8 @@ class CallRunner:
 
     def _record(self, running: _Running, text: str) -> None:
         running.recorded = True
+        # Tools keep their own budgets; this is the bound of what a tool forgot, or a server beyond our control sent.
+        text = truncate(text, self._thread.config.output_tokens * 6 // 5)
         self._thread.journal.post(output_for(running.call.item, text))
 
     def _aborted(self, running: _Running, why: str) -> str:

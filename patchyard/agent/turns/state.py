@@ -12,7 +12,7 @@ from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.thread import Thread
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import OpApplied, OpRejected
-from patchyard.protocol.ops import Submission
+from patchyard.protocol.ops import Compact, Submission
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
 
@@ -40,6 +40,10 @@ class TurnState:
     """Accepted interrupts that were not answered yet."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with every submission that the session dispatches."""
+    later: list[Submission] = field(default_factory=list)
+    """Ops that wait for the turn's end; a `compact` among them is also done between two steps."""
+    takes_input: bool = True
+    """False: what started the turn is no input, and nothing is delivered at its end."""
     input_recorded: bool = False
     last_message: str | None = None
     """The newest complete message of the model in this segment."""
@@ -48,11 +52,15 @@ class TurnState:
 
     def input_records(self) -> tuple[LinePayload, ...]:
         """Records of the input that started the turn, when they are not in the rollout yet."""
-        if self.submission is None or self.input_recorded:
+        if self.submission is None or self.input_recorded or not self.takes_input:
             return ()
         self.input_recorded = True
         untrusted = self.thread.config.spec.instruction_untrusted and not self.thread.history.items
         return records.user_records(self.submission, self.thread.ports.clock.now_ms(), untrusted=untrusted)
+
+    def asked_compactions(self) -> Sequence[Submission]:
+        """Ops `compact` that came for this turn."""
+        return [submission for submission in self.later if isinstance(submission.op, Compact)]
 
     def deliver_steers(self) -> bool:
         """Record what came for this turn; True when there was something."""

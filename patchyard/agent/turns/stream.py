@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
+from patchyard.agent.accounts import book_attempt, book_response
 from patchyard.agent.budget import Spend
-from patchyard.agent.context import tokens
 from patchyard.agent.context.history import Call
 from patchyard.agent.ports import (
     AttemptEnded,
@@ -26,7 +26,6 @@ from patchyard.protocol.events import (
     ItemCompleted,
     ItemStarted,
     ReasoningDelta,
-    TokenCount,
     ToolCallInputDelta,
 )
 from patchyard.protocol.ids import new_id
@@ -87,9 +86,7 @@ class ResponseReader:
             case RateLimits():
                 self._rate_limits = dict(event.values)
             case AttemptEnded():
-                self._thread.cost_usd = tokens.add_cost(self._thread.cost_usd, event.record.cost_usd)
-                self._spend.cost_usd = tokens.add_cost(self._spend.cost_usd, event.record.cost_usd)
-                self._journal.post(event.record)
+                book_attempt(self._thread, self._spend, event.record)
             case ResponseCompleted():
                 self._complete(event)
             case ResponseCreated():
@@ -140,19 +137,9 @@ class ResponseReader:
     def _complete(self, event: ResponseCompleted) -> None:
         thread = self._thread
         self.completed = event
-        thread.usage = tokens.add(thread.usage, event.usage)
+        thread.answering_model = thread.active_settings.model
         thread.history.response_counted(event.usage)
-        self._spend.model_requests += 1
-        self._spend.add_response(event.usage)
-        self._journal.post(
-            TokenCount(
-                last=event.usage,
-                total=thread.usage,
-                model_context_window=thread.config.model_context_window,
-                cost_usd=thread.cost_usd,
-                rate_limits=self._rate_limits,
-            )
-        )
+        book_response(thread, self._spend, event, model=thread.answering_model, rate_limits=self._rate_limits)
 
     # --- texts that arrive in pieces
 

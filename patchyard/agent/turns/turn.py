@@ -4,16 +4,19 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from patchyard.agent.budget import Spend
 from patchyard.agent.context.history import Call
-from patchyard.agent.context.surroundings import look, tell
-from patchyard.agent.errors import BudgetExceeded, ParkTurn, StopTurn, TurnError
+from patchyard.agent.context.surroundings import Surroundings, look, tell
+from patchyard.agent.errors import BudgetExceeded, CompactionRefused, ContextOverflow, ParkTurn, StopTurn, TurnError
 from patchyard.agent.ports import LeaseLost
+from patchyard.agent.prompts import prompt_version
+from patchyard.agent.retrying import too_long
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import TurnCompleted, TurnRecovered, TurnStarted
+from patchyard.protocol.events import TurnCompleted, TurnRecovered, TurnStarted, Warning_
 from patchyard.protocol.ops import Submission, TurnInput
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
@@ -22,7 +25,8 @@ from patchyard.rollout import UnfinishedTurn
 from . import records
 from .ending import Ending
 from .state import StopKind, TurnEnd, TurnState
-from .step import Step
+from .step import Step, StepResult
+from .windows import TurnWindows
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +41,8 @@ class Recovery:
 class Turn:
     """One turn of a thread. `run` is called once; `stop` and `steer` may be called at any time."""
 
+    kind: Literal["regular", "review", "compact", "user_shell"] = "regular"
+
     def __init__(
         self,
         thread: Thread,
@@ -49,7 +55,8 @@ class Turn:
         self.id = turn_id
         self.output_schema = submission.op.output_schema if submission and isinstance(submission.op, TurnInput) else None
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
-        self.state = TurnState(thread, turn_id, _spend(thread, recovery, thread.ports.clock.now_ms()), submission)
+        spend = _spend(thread, recovery, thread.ports.clock.now_ms())
+        self.state = TurnState(thread, turn_id, spend, submission, takes_input=self.kind != "compact")
         self._thread = thread
         self._registry = registry
         self._recovery = recovery
@@ -61,6 +68,7 @@ class Turn:
         self._announced = recovery is not None
         self._step: Step | None = None
         self._steps = 0
+        self._windows = TurnWindows(self.state, registry, segment=self.segment, look=self._look)
 
     # --- from the session
 
@@ -92,6 +100,7 @@ class Turn:
             "gen_ai.request.model": self._thread.active_settings.model,
             "patchyard.turn.id": self.id,
             "patchyard.turn.segment": self.segment,
+            "patchyard.prompt.version": prompt_version(self._thread.config.family(self._thread.active_settings.model)),
         }
         span_key = f"{self.id}/{self.segment}"
         with self._thread.ports.telemetry.span("invoke_agent patchyard", key=span_key, attributes=attributes) as span:
@@ -122,6 +131,11 @@ class Turn:
         except ParkTurn as parked:
             self.state.at_end = True
             return await self._ending.park(parked)
+        except CompactionRefused as refused:
+            self.state.at_end = True
+            message = f"A hook refused to compact the conversation, which the turn needs to go on: {refused.reason}"
+            self._journal.post(Warning_(message=message))
+            return await self._ending.interrupted(self._step, note=False)
         except StopTurn:
             self.state.at_end = True
             return await self._ending.interrupted(self._step)
@@ -168,6 +182,7 @@ class Turn:
         if self._journal.world is None:
             # The first look at the repository may take a while: people see the turn meanwhile.
             await self._journal.flush()
+        await self._windows.before_input()
         await self._record_input()
 
     def _announce(self) -> None:
@@ -183,8 +198,9 @@ class Turn:
             payloads += [records.session_meta(thread), records.session_configured(thread)]
         payloads.append(
             TurnStarted(
+                kind=self.kind,
                 model=thread.active_settings.model,
-                model_context_window=thread.config.model_context_window,
+                model_context_window=thread.config.profile(thread.active_settings.model).context_window,
                 trace=submission.trace if submission else None,
                 submitted_at=submission.submitted_at if submission else now,
                 started_at=now,
@@ -201,23 +217,34 @@ class Turn:
         await self._journal.commit(*payloads, submission_id=self.id, consumed=consumed)
 
     async def _surroundings(self) -> Sequence[LinePayload]:
-        thread = self._thread
-        now = look(thread.active_settings, await thread.instructions(), self._clock.now_ms())
-        told = tell(now, self._journal.world)
+        told = tell(await self._look(), self._journal.world)
         return () if told.record is None else (*told.items, told.record)
+
+    async def _look(self) -> Surroundings:
+        thread = self._thread
+        images = thread.config.profile(thread.active_settings.model).images
+        return look(thread.active_settings, await thread.instructions(), self._clock.now_ms(), images=images)
 
     async def _recover(self, recovery: Recovery) -> None:
         turn = recovery.turn
         reason = "unparked" if turn.parked is not None else self._thread.config.recovery_reason
         self._journal.post(TurnRecovered(segment=self.segment, reason=reason))
         again = self._ending.close_lost_calls(everything_waited=turn.parked is not None)
-        if self._journal.world is None:
-            while self.state.submission is None:
-                self.state.news.clear()
-                await self.state.wait_news()
+        if turn.input_recorded:
+            self.state.input_recorded = True
+            self._journal.post(*await self._surroundings())
+        else:
+            await self._own_submission()
+            await self._windows.before_input()
             await self._record_input()
         if again:
             await self._finish_calls(again)
+
+    async def _own_submission(self) -> None:
+        """Wait until what started the turn was received again."""
+        while self.state.submission is None:
+            self.state.news.clear()
+            await self.state.wait_news()
 
     async def _finish_calls(self, calls: Sequence[Call]) -> None:
         """Calls that waited for a person, or behind one that did."""
@@ -230,7 +257,7 @@ class Turn:
 
     async def _loop(self) -> None:
         while True:
-            if await self._one_step() or self.state.deliver_steers():
+            if await self._one_step() or self.state.steers:
                 continue
             feedback = await self._thread.ports.gate.before_complete(self.state.outcome(TurnStatus.COMPLETED, None))
             if feedback is not None:
@@ -240,25 +267,51 @@ class Turn:
                 return
 
     async def _one_step(self) -> bool:
-        """A step; True when the model expects another one. Steers that came meanwhile are delivered then."""
-        now = self._clock.now_ms()
-        self.state.spend.check(now)
-        if spent := self.state.spend.nearly_spent(now):
-            self._journal.post(records.wrap_up_note(spent))
+        """A step; True when the model expects another one. Steers that came meanwhile are delivered before the next."""
+        spend = self.state.spend
+        over = spend.exceeded(self._clock.now_ms())
+        if over is not None and (over.hard or spend.wrapped_up):
+            raise over
+        if self._steps:
+            if over is None:
+                await self._windows.between_steps()
+            self.state.deliver_steers()
+        if spent := spend.nearly_spent(self._clock.now_ms()):
+            told = records.wrap_up_note if over is None else records.last_answer_note
+            self._journal.post(*told(spent, self.id))
         if self._steps:
             self._journal.post(*await self._surroundings())
-        self._steps += 1
-        self._step = self._new_step()
-        result = await self._step.run()
+        result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
-        if result.follow_up:
-            self.state.deliver_steers()
+        if over is not None:
+            raise over
         return result.follow_up
 
-    def _new_step(self) -> Step:
+    async def _sample(self, *, final: bool) -> StepResult:
+        """A request with its calls; when it does not fit into the window, once more in a new one."""
+        self._steps += 1
+        self._step = self._new_step(final=final)
+        try:
+            return await self._step.run()
+        except ContextOverflow:
+            await self._windows.make_room()
+        self._steps += 1
+        self._step = self._new_step(final=final)
+        try:
+            return await self._step.run()
+        except ContextOverflow as error:
+            raise too_long() from error
+
+    def _new_step(self, *, final: bool = False) -> Step:
         number = f"{self.segment}.{self._steps}"
         return Step(
-            self._thread, self._registry, self.state.spend, turn_id=self.id, number=number, output_schema=self.output_schema
+            self._thread,
+            self._registry,
+            self.state.spend,
+            turn_id=self.id,
+            number=number,
+            output_schema=self.output_schema,
+            final=final,
         )
 
     async def _finished(self) -> bool:
@@ -288,12 +341,15 @@ def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
     if recovery is None:
         return Spend(budgets, now_ms)
     turn = recovery.turn
+    told = records.was_told_to_wrap_up(thread.journal.world, turn.turn_id)
     return Spend(
         budgets,
-        # Time spent parked is nobody's work: an unparked turn gets its wall time anew.
-        now_ms if turn.parked is not None else turn.started_at,
+        # As if it had begun just so long ago as it was worked on: time without a worker is nobody's work.
+        now_ms - turn.active_ms,
         model_requests=turn.model_requests,
         tool_calls=turn.tool_calls,
         usage=turn.usage,
         cost_usd=turn.cost_usd,
+        warned=told,
+        wrapped_up=told,
     )

@@ -47,9 +47,10 @@ def test_every_op_is_answered_exactly_once(kind, busy):
             pause.until.set()
             await task
         else:
-            h.channel.active_turn = None
+            if kind is not ops.Compact:
+                h.channel.active_turn = None
             await h.run()
-        answers = [a for a in h.channel.answers(sub) if a not in ("item_started",)]
+        answers = [a for a in h.channel.answers(sub) if a not in ("item_started", "session_configured")]
         assert len(answers) == 1, answers
         assert sub.id not in h.channel.waiting
 
