@@ -269,12 +269,11 @@ class Turn:
     async def _one_step(self) -> bool:
         """A step; True when the model expects another one. Steers that came meanwhile are delivered before the next."""
         spend = self.state.spend
-        over = spend.exceeded(self._clock.now_ms())
-        if over is not None and (over.hard or spend.wrapped_up):
-            raise over
+        over = self._last_step()
+        if over is None and (self._steps or self.segment):
+            await self._windows.between_steps()
+            over = self._last_step()
         if self._steps:
-            if over is None:
-                await self._windows.between_steps()
             self.state.deliver_steers()
         if spent := spend.nearly_spent(self._clock.now_ms()):
             told = records.wrap_up_note if over is None else records.last_answer_note
@@ -286,6 +285,13 @@ class Turn:
         if over is not None:
             raise over
         return result.follow_up
+
+    def _last_step(self) -> BudgetExceeded | None:
+        """The budget that leaves only an answer to be given; raised when not even that is left."""
+        over = self.state.spend.exceeded(self._clock.now_ms())
+        if over is not None and (over.hard or self.state.spend.wrapped_up):
+            raise over
+        return over
 
     async def _sample(self, *, final: bool) -> StepResult:
         """A request with its calls; when it does not fit into the window, once more in a new one."""

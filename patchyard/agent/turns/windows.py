@@ -49,7 +49,7 @@ class TurnWindows:
         for submission in self._state.asked_compactions():
             await self._as_asked(submission)
         reason = self._compactor.due()
-        if reason is not None:
+        if reason is not None and not self._state.spend.last_request:
             await self._inside(reason)
         await self._fit_images()
         config, model = self._thread.config, self._thread.active_settings.model
