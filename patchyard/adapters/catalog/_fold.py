@@ -51,7 +51,9 @@ def fold_event(line: EventMsgLine, *, task: TaskRow | None, thread: ThreadRow, t
             thread.closed = True
         case _:
             pass
-    if task is not None:
+    kind = opened.kind if opened is not None else turn.kind if turn is not None else "regular"
+    # A compaction by itself says nothing about the task, whose turn may have ended long ago.
+    if task is not None and (kind != "compact" or isinstance(line.payload, TokenCount)):
         _fold_task(line, task, thread, open_questions=turn.open_questions if turn is not None else 0)
     return opened
 
