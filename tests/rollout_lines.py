@@ -34,6 +34,7 @@ from patchyard.protocol.rollout_lines import (
     SessionMeta,
     SessionMetaLine,
     SpanLine,
+    StandingLine,
     TurnContext,
     TurnContextLine,
     WorldStateLine,
@@ -53,6 +54,7 @@ _LINES: dict[str, Any] = {
     "ModelRequestRecord": ModelRequestLine,
     "Effect": EffectLine,
     "SpanRecord": SpanLine,
+    "Standing": StandingLine,
 }
 _MODEL_ITEMS = frozenset(
     {"Message", "Reasoning", "FunctionCall", "FunctionCallOutput", "CustomToolCall", "CustomToolCallOutput"}

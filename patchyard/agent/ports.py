@@ -342,6 +342,10 @@ class SandboxSource(Protocol):
         """AGENTS.md files that apply in a folder of the repository, root first, as (path, text), read at the base commit."""
         ...
 
+    async def base_file(self, path: str) -> bytes | None:
+        """A file of the base commit by its path in the repository, at most 256 KiB; None when there is none. SandboxError."""
+        ...
+
 
 # --- end of a turn ------------------------------------------------------------------------------
 

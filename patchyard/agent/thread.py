@@ -4,14 +4,16 @@ import posixpath
 from collections.abc import Sequence
 
 from patchyard.protocol.model_items import TokenUsage
+from patchyard.protocol.rollout_lines import Standing
 from patchyard.rollout import RestoredThread
 
 from .approvals import Approvals, Questions
-from .compaction.hooks import CompactionHooks, NoCompactionHooks
+from .compaction.hooks import CompactionHooks
 from .config import Ports, SessionConfig, Settings
 from .context.history import History
 from .context.surroundings import IMAGES
 from .errors import TurnError
+from .hooks import Hooks
 from .journal import Journal
 from .ports import Sandbox, SandboxError
 from .redact import Redactor
@@ -34,9 +36,10 @@ class Thread:
         self.cost_usd: float | None = None
         self.answering_model: str | None = None
         """Model of the newest answered request."""
-        self.compaction_hooks: CompactionHooks = NoCompactionHooks()
         self.introduced = False
         """The session_meta line was written."""
+        self.session_started = False
+        """The SessionStart hooks of this session have run."""
         self.changed_files = False
         """A tool of the running turn may have changed the work tree."""
         if restored is not None:
@@ -44,14 +47,31 @@ class Thread:
         clock = ports.clock
         self.journal = Journal(ports.channel, self.redactor, self.history)
         self.questions = Questions(self.journal, clock, hold_time_s=config.hold_time_s, expiry_s=config.question_expiry_s)
-        self.approvals = Approvals(self.questions, clock)
+        known = restored.standing if restored is not None else Standing()
+        self.approvals = Approvals(self.questions, clock, approved=known.approved, on_change=self.record_standing)
         self.processes = ProcessTable(self.journal, clock, limit=config.sessions_limit, output_tokens=config.output_tokens)
         if restored is not None:
             self.journal.world = restored.world_state
             if (turn := restored.turn) is not None:
                 self.journal.open_items = {item.id: item for item in turn.open_items}
                 self.questions.restore(turn.open_questions, until_ms=turn.parked.until if turn.parked else None)
+        self.hooks = Hooks(config, ports, self.journal, lambda: self.active_settings)
+        self.compaction_hooks: CompactionHooks = self.hooks.compaction
+        self.approvals.hooks = self.hooks
+        self.journal.standing = self._standing_to_repeat
         self._instructions: dict[str, Sequence[tuple[str, str]]] = {}
+
+    def standing(self) -> Standing:
+        """What a successor has to know of this thread."""
+        return Standing(approved=self.approvals.approved())
+
+    def record_standing(self) -> None:
+        """Record it after a change."""
+        self.journal.post(self.standing())
+
+    def _standing_to_repeat(self) -> Standing | None:
+        standing = self.standing()
+        return None if standing == Standing() else standing
 
     async def box(self) -> Sandbox:
         """The thread's box. TurnError when there is none to be had."""

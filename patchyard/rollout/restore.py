@@ -41,6 +41,8 @@ from patchyard.protocol.rollout_lines import (
     RolloutLine,
     SessionMeta,
     SessionMetaLine,
+    Standing,
+    StandingLine,
     TurnContext,
     TurnContextLine,
     WorldStateLine,
@@ -117,6 +119,8 @@ class RestoredThread:
     """Newest total that was reported; None: unknown."""
     next_ordinal: int
     closed: bool
+    standing: Standing = field(default_factory=Standing)
+    """What people allowed for the thread, and its child agents."""
 
 
 def restore(lines: Iterable[RolloutLine]) -> RestoredThread:
@@ -233,6 +237,7 @@ class _Fold:
         self._counted = 0
         self._next = 0
         self._closed = False
+        self._standing = Standing()
 
     def add(self, line: RolloutLine) -> None:
         self._next = line.ordinal + 1
@@ -269,6 +274,8 @@ class _Fold:
                     self._usage_of_window(line.payload.usage)
                 if self._turn is not None:
                     self._turn.request(line.payload)
+            case StandingLine():
+                self._standing = line.payload
             case EventMsgLine():
                 self._event(line.payload, line.turn_id, line.timestamp)
             case _:
@@ -334,4 +341,5 @@ class _Fold:
             cost_usd=reported.cost_usd if reported is not None else None,
             next_ordinal=self._next,
             closed=self._closed,
+            standing=self._standing,
         )

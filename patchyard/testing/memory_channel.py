@@ -32,6 +32,8 @@ from patchyard.protocol.rollout_lines import (
     SessionMetaLine,
     SpanLine,
     SpanRecord,
+    Standing,
+    StandingLine,
     TurnContext,
     TurnContextLine,
     WorldState,
@@ -236,6 +238,7 @@ def _line(payload: LinePayload, ordinal: int, timestamp: int, turn_id: str | Non
         (ModelRequestRecord, ModelRequestLine),
         (Effect, EffectLine),
         (SpanRecord, SpanLine),
+        (Standing, StandingLine),
         (_MODEL_ITEMS, ResponseItemLine),
     )
     for payload_type, line_type in kinds:

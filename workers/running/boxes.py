@@ -108,6 +108,13 @@ class TurnBoxes:
         with _as_sandbox_error():
             return await self._parts.workspaces.instructions(await self._base(), folder=folder)
 
+    async def base_file(self, path: str) -> bytes | None:
+        """See agent.ports.SandboxSource."""
+        if isinstance(self._spec.repository, NoSource):
+            return None
+        with _as_sandbox_error():
+            return await self._parts.workspaces.base_file(await self._base(), path)
+
     # --- for the delivery
 
     async def diff(self) -> Patch:
@@ -163,7 +170,7 @@ class TurnBoxes:
         for task in (self._box_task, self._base_task):
             if task is not None and not task.done():
                 task.cancel()
-        pending = [task for task in (self._box_task, self._base_task) if task is not None]
+        pending: list[asyncio.Task[Any]] = [task for task in (self._box_task, self._base_task) if task is not None]
         await asyncio.gather(*pending, return_exceptions=True)
         box = _result(self._box_task)
         if leave and box is not None and self._dirty:

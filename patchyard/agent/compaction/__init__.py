@@ -3,6 +3,6 @@
 Exported is the seam for hooks; `compactor` and `reminders` are for turns, which import them by their own name.
 """
 
-from .hooks import CompactionDone, CompactionHooks, NoCompactionHooks, Reason, Trigger
+from .hooks import CompactionHooks, Reason, Trigger
 
-__all__ = ["CompactionDone", "CompactionHooks", "NoCompactionHooks", "Reason", "Trigger"]
+__all__ = ["CompactionHooks", "Reason", "Trigger"]

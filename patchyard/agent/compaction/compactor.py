@@ -21,7 +21,7 @@ from patchyard.protocol.model_items import CompactionItem, InputText, Message, M
 from patchyard.protocol.model_profiles import CompactionMethod
 from patchyard.protocol.rollout_lines import Compacted, LinePayload
 
-from .hooks import CompactionDone, Reason, Trigger
+from .hooks import Reason, Trigger
 from .request import CompactionRequest, tokens_of
 from .window import fresh_window_note, has_answers, new_window, user_messages
 
@@ -114,8 +114,7 @@ class Compactor:
             self._journal.post(self._ended(item.model_copy(update={"status": status})))
             raise
         await self._open(reason, made, context, item)
-        done = CompactionDone(trigger, reason, made.method, thread.history.window_number, made.summary)
-        await thread.compaction_hooks.after(done)
+        await thread.compaction_hooks.after(trigger)
 
     async def _make(self, reason: Reason) -> _Made:
         thread = self._thread

@@ -8,6 +8,8 @@ from patchyard.protocol.model_items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    InputImage,
+    InputText,
     ModelItem,
     TokenUsage,
 )
@@ -22,11 +24,11 @@ ABORTED = "aborted"
 """What the prompt says for a call that never got an output."""
 
 
-def output_for(call: Call, text: str) -> Output:
+def output_for(call: Call, output: str | tuple[InputText | InputImage, ...]) -> Output:
     """The output item that belongs to a call."""
     if isinstance(call, FunctionCall):
-        return FunctionCallOutput(call_id=call.call_id, output=text)
-    return CustomToolCallOutput(call_id=call.call_id, output=text)
+        return FunctionCallOutput(call_id=call.call_id, output=output)
+    return CustomToolCallOutput(call_id=call.call_id, output=output)
 
 
 class History:

@@ -30,6 +30,8 @@ _SHARED = (
     "tools/write_stdin.md",
     "tools/apply_patch.md",
     "tools/update_plan.md",
+    "tools/view_image.md",
+    "tools/request_user_input.md",
 )
 """Texts that all families have in common."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from patchyard.agent.approvals import first_of
 from patchyard.agent.journal import Journal
 from patchyard.agent.ports import Clock, ExitStatus, Sandbox, SandboxError, SandboxExecRequest, SandboxProcess
+from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import ExecOutputDelta, ItemCompleted
 from patchyard.protocol.items import CommandExecutionItem, ItemStatus
 
@@ -16,6 +17,10 @@ from .output import OutputBuffer
 _ITEM_OUTPUT_BYTES = 128 * 1024
 """Most output that is kept for the item that people see."""
 _SESSION_IDS = range(1_000, 100_000)
+_RECENT = 8
+"""The commands used last, which are never stopped to make room."""
+_OVERTIME_S = 2.0
+"""What the box may take beyond a command's time limit before the core stops the command itself."""
 
 
 class RunningCommand:
@@ -36,6 +41,10 @@ class RunningCommand:
         self.status: ExitStatus | None = None
         self.error: SandboxError | None = None
         self.killed = False
+        self.timed_out = False
+        """The core stopped it at its time limit, since the box had not."""
+        self.used = 0
+        """Counts up with every use of any command."""
         self.seen = False
         """The model was told about it."""
         self.task: asyncio.Task[None] | None = None
@@ -55,33 +64,59 @@ class ProcessTable:
         self._limit = limit
         self._output_tokens = output_tokens
         self._commands: dict[int, RunningCommand] = {}
+        self._starting = 0
+        self._uses = 0
 
     def get(self, session_id: int) -> RunningCommand | None:
-        """A command that runs, or whose end nobody has read yet."""
-        return self._commands.get(session_id)
+        """A command that runs, or whose end nobody has read yet. Counts as a use of it."""
+        command = self._commands.get(session_id)
+        if command is not None:
+            self._use(command)
+        return command
 
-    def has_room(self) -> bool:
-        """Whether one more may start; forgets commands that ended unread when the table is full."""
-        if len(self._commands) >= self._limit:
-            for command in [c for c in self._commands.values() if not c.running]:
-                del self._commands[command.session_id]
-        return len(self._commands) < self._limit
+    @property
+    def crowded(self) -> int | None:
+        """Number of commands when nearly as many run as may, else None."""
+        running = sum(c.running for c in self._commands.values())
+        return running if running >= max(self._limit - 4, 1) and self._limit > _RECENT else None
+
+    async def make_room(self, *, grace_s: float) -> bool:
+        """Let one more start: forget what ended unread, then stop what was used longest ago. False: all are in use."""
+        while len(self._commands) + self._starting >= self._limit:
+            by_use = sorted(self._commands.values(), key=lambda c: c.used)
+            ended = next((c for c in by_use if not c.running), None)
+            if ended is not None:
+                self.forget(ended)
+            elif len(by_use) > _RECENT:
+                await self.kill(by_use[0], grace_s=grace_s)
+            else:
+                return False
+        return True
 
     async def start(self, item: CommandExecutionItem, box: Sandbox, request: SandboxExecRequest) -> RunningCommand:
         """Start a command whose item is open. SandboxError when it can't start; the item stays open then."""
-        process = await box.spawn(request)
+        self._starting += 1
+        try:
+            process = await box.spawn(request)
+        finally:
+            self._starting -= 1
         session_id = random.choice(_SESSION_IDS)  # noqa: S311 - a name, not a secret
         while session_id in self._commands:
             session_id = random.choice(_SESSION_IDS)  # noqa: S311
         command = RunningCommand(session_id, item, process, tty=request.tty, started=self._clock.monotonic())
         self._commands[session_id] = command
-        command.task = asyncio.create_task(self._pump(command))
+        self._use(command)
+        command.task = asyncio.create_task(self._pump(command, limit_s=request.limits.wall_time_s))
         if not request.tty:
             try:
                 await process.write(b"", eof=True)
             except SandboxError:
                 pass  # It has ended already; that is seen where its end is read.
         return command
+
+    def _use(self, command: RunningCommand) -> None:
+        self._uses += 1
+        command.used = self._uses
 
     def forget(self, command: RunningCommand) -> None:
         """Its end was read."""
@@ -111,7 +146,27 @@ class ProcessTable:
             return
         await command.exited.wait()
 
-    async def _pump(self, command: RunningCommand) -> None:
+    async def _pump(self, command: RunningCommand, *, limit_s: float | None) -> None:
+        watchdog = asyncio.create_task(self._enforce(command, limit_s)) if limit_s is not None else None
+        try:
+            await self._follow(command)
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+
+    async def _enforce(self, command: RunningCommand, limit_s: float) -> None:
+        """End a command that is over its time although the box should have ended it."""
+        await self._clock.sleep(limit_s + _OVERTIME_S)
+        command.timed_out = True
+        await first_of(self._kill(command), self._clock.sleep(_OVERTIME_S))
+        if command.running:
+            lost = ErrorInfo.of(ErrorCode.SANDBOX_LOST, "it was over its time limit and the sandbox could not end it.")
+            command.error = SandboxError(lost)
+            if command.task is not None:
+                command.task.cancel()
+            self._complete(command, ItemStatus.FAILED)
+
+    async def _follow(self, command: RunningCommand) -> None:
         show = self._shower(command.item.id)
         try:
             while data := await command.process.read():

@@ -61,7 +61,7 @@ class Ending:
         events = await self._last_word(TurnStatus.FAILED, error, limit_s=None)
         answered: list[str] = []
         while True:
-            state.deliver_steers()
+            await state.deliver_steers()
             answered += state.answer_interrupts(applied=False)
             if await state.finish(*events, TurnFailed(error=error, **state.sums()), consumed=[*own, *answered]):
                 break

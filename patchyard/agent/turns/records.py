@@ -30,6 +30,11 @@ def input_items(submission: Submission) -> Sequence[UserInput]:
             return ()
 
 
+def text_of(submission: Submission) -> str:
+    """Its texts, as hooks read them."""
+    return "\n".join(item.text for item in input_items(submission) if isinstance(item, TextInput))
+
+
 def is_empty(items: Sequence[UserInput]) -> bool:
     """Whether there is nothing in it for a model."""
     return all(isinstance(item, TextInput) and not item.text.strip() for item in items)
@@ -60,6 +65,11 @@ def interrupted_note() -> Message:
         "<turn_aborted>\nA person interrupted the previous turn on purpose. Its commands were stopped and may have done only "
         "a part of their work: check the state before you rely on it.\n</turn_aborted>"
     )
+
+
+def hook_note(run_id: str, reason: str) -> Message:
+    """What the model reads when a Stop hook wants more of it."""
+    return note(f'<hook_prompt hook_run_id="{run_id}">{reason}</hook_prompt>')
 
 
 _WRAP_UP = "wrap_up"

@@ -12,6 +12,7 @@ from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.thread import Thread
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import OpApplied, OpRejected
+from patchyard.protocol.model_items import Message
 from patchyard.protocol.ops import Compact, Submission
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
@@ -50,25 +51,38 @@ class TurnState:
     at_end: bool = False
     """Too late to stop it."""
 
-    def input_records(self) -> tuple[LinePayload, ...]:
-        """Records of the input that started the turn, when they are not in the rollout yet."""
+    def input_records(self, *, for_model: bool = True) -> tuple[LinePayload, ...]:
+        """Records of the input that started the turn, when they are not in the rollout yet.
+
+        `for_model`: False leaves out what the model would read, since a hook refused it.
+        """
         if self.submission is None or self.input_recorded or not self.takes_input:
             return ()
         self.input_recorded = True
         untrusted = self.thread.config.spec.instruction_untrusted and not self.thread.history.items
-        return records.user_records(self.submission, self.thread.ports.clock.now_ms(), untrusted=untrusted)
+        made = records.user_records(self.submission, self.thread.ports.clock.now_ms(), untrusted=untrusted)
+        return made if for_model else tuple(record for record in made if not isinstance(record, Message))
 
     def asked_compactions(self) -> Sequence[Submission]:
         """Ops `compact` that came for this turn."""
         return [submission for submission in self.later if isinstance(submission.op, Compact)]
 
-    def deliver_steers(self) -> bool:
-        """Record what came for this turn; True when there was something."""
-        delivered = bool(self.steers)
+    async def deliver_steers(self) -> bool:
+        """Record what came for this turn; True when there was something that a hook did not refuse."""
+        delivered = False
+        journal, hooks = self.thread.journal, self.thread.hooks
         while self.steers:
-            steer = self.steers.popleft()
-            payloads = records.user_records(steer, self.thread.ports.clock.now_ms())
-            self.thread.journal.post(*payloads, submission_id=steer.id, consumed=[steer.id])
+            # It stays in its place while hooks look at it: an interrupt names it as dropped then.
+            steer = self.steers[0]
+            verdict = await hooks.user_prompt(records.text_of(steer))
+            self.steers.popleft()
+            if (why := verdict.block or verdict.stop) is not None:
+                refused = OpRejected(op=steer.op.type, message=f"A UserPromptSubmit hook refused this: {why}")
+                journal.post(refused, *hooks.notes(verdict), submission_id=steer.id, consumed=[steer.id])
+                continue
+            delivered = True
+            payloads = (*records.user_records(steer, self.thread.ports.clock.now_ms()), *hooks.notes(verdict))
+            journal.post(*payloads, submission_id=steer.id, consumed=[steer.id])
         return delivered
 
     def answer_interrupts(self, *, applied: bool) -> Sequence[str]:

@@ -21,16 +21,18 @@ from patchyard.agent.ports import (
 )
 from patchyard.agent.redact import StreamRedactor
 from patchyard.agent.thread import Thread
+from patchyard.agent.tools.patch_progress import PatchTyping
 from patchyard.protocol.events import (
     AgentMessageDelta,
     ItemCompleted,
     ItemStarted,
+    PatchProgress,
     ReasoningDelta,
     ToolCallInputDelta,
 )
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import AgentMessageItem, ItemStatus, ReasoningItem
-from patchyard.protocol.model_items import Message, ModelItem, OutputText, Reasoning, Refusal
+from patchyard.protocol.model_items import FunctionCall, Message, ModelItem, OutputText, Reasoning, Refusal
 
 _Kind = Literal["message", "reasoning"]
 
@@ -53,6 +55,7 @@ class _Typing:
     call_id: str
     name: str
     stream: StreamRedactor
+    patch: PatchTyping | None
 
 
 class ResponseReader:
@@ -108,8 +111,9 @@ class ResponseReader:
                 self._open_text("reasoning", item.id)
             case _ if isinstance(item, Call):
                 self._thread.ports.sandbox.prepare()
-                stream = self._thread.redactor.stream()
-                self._typing[item.id or item.call_id] = _Typing(item.call_id, item.name, stream)
+                patch = PatchTyping(json_arguments=isinstance(item, FunctionCall)) if item.name == "apply_patch" else None
+                typing = _Typing(item.call_id, item.name, self._thread.redactor.stream(), patch)
+                self._typing[item.id or item.call_id] = typing
             case _:
                 pass
 
@@ -121,7 +125,8 @@ class ResponseReader:
             case Reasoning():
                 self._finish_text("reasoning", item, "\n\n".join(part.text for part in item.summary))
             case _ if isinstance(item, Call):
-                self._typing.pop(item.id or item.call_id, None)
+                if (typing := self._typing.pop(item.id or item.call_id, None)) is not None:
+                    self._show_input(typing, typing.stream.end())
                 self.calls += 1
                 self._journal.post(item)
                 self._start_call(item)
@@ -171,7 +176,15 @@ class ResponseReader:
 
     def _input_delta(self, event: ToolInputDelta) -> None:
         typing = self._typing.get(event.item_id)
-        if typing is not None and (shown := typing.stream.feed(event.delta)):
+        if typing is None:
+            return
+        self._show_input(typing, typing.stream.feed(event.delta))
+        if typing.patch is not None and (paths := typing.patch.feed(event.delta)):
+            shown = tuple(self._thread.redactor.text(path) for path in paths)
+            self._journal.live(PatchProgress(item_id=typing.call_id, paths=shown))
+
+    def _show_input(self, typing: _Typing, shown: str) -> None:
+        if shown:
             self._journal.live(ToolCallInputDelta(item_id=typing.call_id, name=typing.name, delta=shown))
 
     def _show(self, text: _Open, shown: str) -> None:

@@ -10,6 +10,7 @@ from patchyard.agent.budget import Spend
 from patchyard.agent.context.history import Call
 from patchyard.agent.context.surroundings import Surroundings, look, tell
 from patchyard.agent.errors import BudgetExceeded, CompactionRefused, ContextOverflow, ParkTurn, StopTurn, TurnError
+from patchyard.agent.hooks import NOTHING, Verdict
 from patchyard.agent.ports import LeaseLost
 from patchyard.agent.prompts import prompt_version
 from patchyard.agent.retrying import too_long
@@ -17,6 +18,7 @@ from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import TurnCompleted, TurnRecovered, TurnStarted, Warning_
+from patchyard.protocol.ids import new_id
 from patchyard.protocol.ops import Submission, TurnInput
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
@@ -68,6 +70,8 @@ class Turn:
         self._announced = recovery is not None
         self._step: Step | None = None
         self._steps = 0
+        self._stop_hook_active = False
+        self._first_turn = False
         self._windows = TurnWindows(self.state, registry, segment=self.segment, look=self._look)
 
     # --- from the session
@@ -194,7 +198,7 @@ class Turn:
         now = self._clock.now_ms()
         payloads: list[LinePayload] = []
         if not thread.introduced:
-            thread.introduced = True
+            thread.introduced = self._first_turn = True
             payloads += [records.session_meta(thread), records.session_configured(thread)]
         payloads.append(
             TurnStarted(
@@ -211,10 +215,32 @@ class Turn:
 
     async def _record_input(self) -> None:
         """Context and input in one commit, which is what takes the submission off the queue."""
+        thread, submission = self._thread, self.state.submission
+        hooks = thread.hooks
+        started = await self._session_hooks()
+        prompted = NOTHING if submission is None else await hooks.user_prompt(records.text_of(submission))
+        refusal = prompted.block or prompted.stop
         context = await self._surroundings()
-        consumed = [self.id] if self.state.submission is not None else []
-        payloads = (records.turn_context(self._thread, self.id), *context, *self.state.input_records())
+        consumed = [self.id] if submission is not None else []
+        payloads = (
+            records.turn_context(thread, self.id),
+            *context,
+            *hooks.notes(started),
+            *self.state.input_records(for_model=refusal is None),
+            *hooks.notes(prompted),
+        )
         await self._journal.commit(*payloads, submission_id=self.id, consumed=consumed)
+        if started.stop is not None:
+            raise TurnError(_stopped_by_hook("SessionStart", started.stop))
+        if refusal is not None:
+            raise TurnError(_stopped_by_hook("UserPromptSubmit", refusal))
+
+    async def _session_hooks(self) -> Verdict:
+        thread = self._thread
+        if thread.session_started:
+            return NOTHING
+        thread.session_started = True
+        return await thread.hooks.session_start("startup" if self._first_turn else "resume")
 
     async def _surroundings(self) -> Sequence[LinePayload]:
         told = tell(await self._look(), self._journal.world)
@@ -257,7 +283,9 @@ class Turn:
 
     async def _loop(self) -> None:
         while True:
-            if await self._one_step() or self.state.steers:
+            if await self._one_step() or (self.state.steers and await self._take_steers()):
+                continue
+            if await self._stop_hooks():
                 continue
             feedback = await self._thread.ports.gate.before_complete(self.state.outcome(TurnStatus.COMPLETED, None))
             if feedback is not None:
@@ -270,11 +298,11 @@ class Turn:
         """A step; True when the model expects another one. Steers that came meanwhile are delivered before the next."""
         spend = self.state.spend
         over = self._last_step()
-        if over is None and (self._steps or self.segment):
-            await self._windows.between_steps()
-            over = self._last_step()
         if self._steps:
-            self.state.deliver_steers()
+            await self._take_steers()
+        elif self.segment and over is None:
+            await self._windows.between_steps()
+        over = self._last_step()
         if spent := spend.nearly_spent(self._clock.now_ms()):
             told = records.wrap_up_note if over is None else records.last_answer_note
             self._journal.post(*told(spent, self.id))
@@ -282,9 +310,17 @@ class Turn:
             self._journal.post(*await self._surroundings())
         result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
+        if self._step is not None and (reason := self._step.runner.stop_reason) is not None:
+            raise TurnError(_stopped_by_hook("PostToolUse", reason))
         if over is not None:
             raise over
         return result.follow_up
+
+    async def _take_steers(self) -> bool:
+        """Between two steps: room for what comes, then what came. True when something was delivered."""
+        if self.state.spend.exceeded(self._clock.now_ms()) is None:
+            await self._windows.between_steps()
+        return await self.state.deliver_steers()
 
     def _last_step(self) -> BudgetExceeded | None:
         """The budget that leaves only an answer to be given; raised when not even that is left."""
@@ -308,6 +344,15 @@ class Turn:
         except ContextOverflow as error:
             raise too_long() from error
 
+    async def _stop_hooks(self) -> bool:
+        """Whether a Stop hook wants another round."""
+        verdict = await self._thread.hooks.stop(self.state.last_message, active=self._stop_hook_active)
+        if verdict.stop is not None or verdict.block is None:
+            return False
+        self._stop_hook_active = True
+        await self._journal.commit(records.hook_note(new_id(self._clock.now_ms()), verdict.block))
+        return True
+
     def _new_step(self, *, final: bool = False) -> Step:
         number = f"{self.segment}.{self._steps}"
         return Step(
@@ -322,13 +367,13 @@ class Turn:
 
     async def _finished(self) -> bool:
         """End as completed. False: a steer came and was delivered; another step is due."""
-        if self.state.deliver_steers():
+        if await self.state.deliver_steers():
             return False
         await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s)
         self._ending.close_items()
         events = await self._thread.ports.gate.at_end(self.state.outcome(TurnStatus.COMPLETED, None))
         while True:
-            if self.state.deliver_steers():
+            if await self.state.deliver_steers():
                 return False
             self.state.at_end = True
             if await self.state.finish(*events, self._completed()):
@@ -340,6 +385,10 @@ class Turn:
 
     def _completed(self) -> TurnCompleted:
         return TurnCompleted(last_agent_message=self.state.last_message, **self.state.sums())
+
+
+def _stopped_by_hook(event: str, reason: str) -> ErrorInfo:
+    return ErrorInfo.of(ErrorCode.HOOK_BLOCKED, f"A {event} hook ended the turn: {reason}", event=event)
 
 
 def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
