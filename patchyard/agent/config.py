@@ -58,6 +58,8 @@ class SessionConfig:
     """How long a session without an unfinished turn waits for its first submission."""
     linger_s: float = 0
     """How long a session waits for more submissions after a turn."""
+    background_s: float = 600
+    """How long a session stays for commands that outlive an interrupted turn."""
     interrupt_grace_s: float = 0.8
     """What an interrupted turn may still spend on its processes and on the gate's last word."""
     output_tokens: int = 10_000

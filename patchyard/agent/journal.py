@@ -74,11 +74,14 @@ class Journal:
         if self._failure is not None:
             raise self._failure
 
-    async def finish_turn(self, *payloads: LinePayload, turn_id: str, consumed: Sequence[str] = ()) -> bool:
+    async def finish_turn(
+        self, *payloads: LinePayload, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+    ) -> bool:
         """See ThreadChannel.finish_turn. Can't be cut off half-way."""
         await self.flush()
         cleaned = tuple(self.redactor.payload(p) for p in payloads)
-        done = await uninterrupted(self._channel.finish_turn(cleaned, turn_id=turn_id, consumed=consumed))
+        finishing = self._channel.finish_turn(cleaned, turn_id=turn_id, consumed=consumed, keep_lease=keep_lease)
+        done = await uninterrupted(finishing)
         if done:
             for payload in cleaned:
                 self._track(payload)

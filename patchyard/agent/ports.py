@@ -57,8 +57,11 @@ class ThreadChannel(Protocol):
         *,
         turn_id: str,
         consumed: Sequence[str] = (),
+        keep_lease: bool = False,
     ) -> bool:
         """Commit the terminal records and clear the active turn.
+
+        `keep_lease`: the thread stays with this owner although nothing waits, since something of the turn still runs.
 
         False: nothing was written, because a steer for this turn waits unreceived or unconsumed; take it and do one more step.
         """
@@ -362,6 +365,8 @@ class TurnOutcome:
     last_agent_message: str | None
     changed_files: bool
     """Whether a tool may have changed the work tree."""
+    kind: Literal["regular", "review", "compact", "user_shell"] = "regular"
+    """Only regular turns speak for their task."""
 
 
 class TurnGate(Protocol):

@@ -40,6 +40,8 @@ class Thread:
         """The session_meta line was written."""
         self.session_started = False
         """The SessionStart hooks of this session have run."""
+        self.resumed = restored is not None and restored.turn_context is not None
+        """An earlier session has spoken with the model already."""
         self.changed_files = False
         """A tool of the running turn may have changed the work tree."""
         if restored is not None:

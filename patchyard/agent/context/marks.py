@@ -5,7 +5,16 @@ from patchyard.protocol.model_items import InputText, Message, ModelItem
 SUMMARY = "conversation_summary"
 FRESH_WINDOW = "new_context_window"
 
-_SERVICE_TAGS = (SUMMARY, FRESH_WINDOW, "environment_context", "turn_aborted", "context_window", "hook_prompt", "budget")
+_SERVICE_TAGS = (
+    SUMMARY,
+    FRESH_WINDOW,
+    "budget",
+    "context_window",
+    "environment_context",
+    "hook_prompt",
+    "turn_aborted",
+    "user_shell_command",
+)
 _AGENTS_MD = "# AGENTS.md instructions for "
 
 

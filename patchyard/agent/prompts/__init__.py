@@ -17,6 +17,7 @@ __all__ = [
     "patch_grammar",
     "permission_texts",
     "prompt_version",
+    "review_prompt",
     "tool_description",
     "window_text",
 ]
@@ -26,6 +27,7 @@ _SHARED = (
     "permissions.md",
     "compaction.md",
     "windows.md",
+    "review.md",
     "tools/exec_command.md",
     "tools/write_stdin.md",
     "tools/apply_patch.md",
@@ -61,6 +63,11 @@ def compaction_prompt() -> str:
 def window_text(name: str) -> str:
     """A text about context windows: `summary`, `fresh`, `plan`, `reminder`, `images`."""
     return _sections("windows.md")[name]
+
+
+def review_prompt() -> str:
+    """What a review turn is told before its target."""
+    return _text("review.md")
 
 
 def tool_description(name: str) -> str:

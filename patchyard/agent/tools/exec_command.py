@@ -139,7 +139,7 @@ async def collect(thread: Thread, command: RunningCommand, *, wait_ms: int, max_
     clock = thread.ports.clock
     started = clock.monotonic()
     if command.running:
-        await first_of(command.exited.wait(), clock.sleep(wait_ms / 1000))
+        await first_of(command.ended.wait(), clock.sleep(wait_ms / 1000))
     captured = command.unread.take()
     budget = min(thread.config.output_tokens if max_tokens is None else max_tokens, thread.config.output_tokens)
     if command.running:

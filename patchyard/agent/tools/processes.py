@@ -36,13 +36,17 @@ class RunningCommand:
         self.started = started
         self.unread = OutputBuffer()
         self.whole = OutputBuffer(_ITEM_OUTPUT_BYTES)
-        self.exited = asyncio.Event()
-        """Set after the item was completed."""
+        self.ended = asyncio.Event()
+        """Set when it runs no more."""
+        self.completed = False
+        """Its item was completed."""
         self.status: ExitStatus | None = None
         self.error: SandboxError | None = None
         self.killed = False
         self.timed_out = False
         """The core stopped it at its time limit, since the box had not."""
+        self.kept = False
+        """It goes on after its turn, because a person asked for that."""
         self.used = 0
         """Counts up with every use of any command."""
         self.seen = False
@@ -52,7 +56,7 @@ class RunningCommand:
     @property
     def running(self) -> bool:
         """Whether it still runs."""
-        return not self.exited.is_set()
+        return not self.ended.is_set()
 
 
 class ProcessTable:
@@ -133,18 +137,42 @@ class ProcessTable:
                 command.task.cancel()
             self._complete(command, ItemStatus.INTERRUPTED)
 
-    async def kill_all(self, *, grace_s: float) -> None:
-        """Kill everything that runs."""
-        running = [c for c in self._commands.values() if c.running]
+    @property
+    def kept_running(self) -> bool:
+        """Whether a command runs that outlives its turn."""
+        return any(c.kept and not c.ended.is_set() for c in self._commands.values())
+
+    async def kept_ended(self) -> None:
+        """Wait until no kept command runs any more."""
+        while waiting := [c for c in self._commands.values() if c.kept and not c.ended.is_set()]:
+            await waiting[0].ended.wait()
+
+    def keep_sessions(self) -> None:
+        """Let commands that became sessions go on after the turn. Their items end here, with what they wrote so far."""
+        for command in self._commands.values():
+            if command.running and command.seen:
+                command.kept = True
+                self._complete(command, ItemStatus.INTERRUPTED)
+
+    async def kill_all(self, *, grace_s: float, kept: bool = True) -> None:
+        """Kill everything that runs; `kept=False` spares what outlives its turn."""
+        doomed = [c for c in self._commands.values() if kept or not c.kept]
+        running = [c for c in doomed if not c.ended.is_set()]
         await asyncio.gather(*(self.kill(command, grace_s=grace_s) for command in running))
-        self._commands.clear()
+        for command in doomed:
+            self.forget(command)
+
+    async def kill_kept(self, *, grace_s: float) -> None:
+        """Kill what outlived its turn."""
+        kept = [c for c in self._commands.values() if c.kept]
+        await asyncio.gather(*(self.kill(command, grace_s=grace_s) for command in kept))
 
     async def _kill(self, command: RunningCommand) -> None:
         try:
             await command.process.kill()
         except SandboxError:
             return
-        await command.exited.wait()
+        await command.ended.wait()
 
     async def _pump(self, command: RunningCommand, *, limit_s: float | None) -> None:
         watchdog = asyncio.create_task(self._enforce(command, limit_s)) if limit_s is not None else None
@@ -182,13 +210,16 @@ class ProcessTable:
         self._complete(command, status)
 
     def _complete(self, command: RunningCommand, status: ItemStatus) -> None:
-        if command.exited.is_set():
+        if not command.kept or command.completed:
+            command.ended.set()
+        if command.completed:
             return
-        command.exited.set()
+        command.completed = True
         item = command.item.model_copy(
             update={
                 "status": status,
                 "aggregated_output": command.whole.take().shaped(self._output_tokens),
+                "process_id": command.session_id if command.kept and not command.ended.is_set() else None,
                 "exit_code": command.status.code if command.status else None,
                 "duration_ms": round((self._clock.monotonic() - command.started) * 1000),
             }

@@ -1,5 +1,7 @@
 """A turn that only compacts the history: the Op `compact` on an idle thread."""
 
+from typing import Literal
+
 from patchyard.protocol.events import TurnRecovered
 
 from .turn import Turn
@@ -8,7 +10,7 @@ from .turn import Turn
 class CompactTurn(Turn):
     """Takes no input and changes no files, so nothing is checked or delivered at its end."""
 
-    kind = "compact"
+    kind: Literal["regular", "review", "compact", "user_shell"] = "compact"
 
     async def _begin(self) -> None:
         if self._recovery is None:

@@ -31,7 +31,9 @@ class Ending:
         state = self._state
         await self._close(step, records.ABORTED_BY_USER)
         started = [state.id] if state.submission is not None and not state.input_recorded else []
-        told = [records.interrupted_note()] if note and state.takes_input else []
+        told = []
+        if note and state.kind != "compact":
+            told.append(records.interrupted_note(kept=self._thread.processes.kept_running))
         self._journal.post(*state.input_records(), *told)
         for asked in state.asked_compactions():
             state.later.remove(asked)
@@ -86,7 +88,9 @@ class Ending:
     async def _close(self, step: Step | None, why: str) -> None:
         """Stop what runs, answer open calls, close open items and questions."""
         grace = self._thread.config.interrupt_grace_s
-        killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace))
+        if self._state.keep_background:
+            self._thread.processes.keep_sessions()
+        killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace, kept=False))
         if step is not None:
             await step.runner.abort(why)
         await killing
@@ -137,7 +141,7 @@ class Ending:
 
     async def _last_word(self, status: TurnStatus, error: ErrorInfo | None, *, limit_s: float | None) -> Sequence[DurableMsg]:
         """The gate's events for this end. After an interrupt nobody waits long for them."""
-        if not self._state.takes_input:
+        if self._state.kind == "compact":
             return ()
         work = asyncio.ensure_future(self._thread.ports.gate.at_end(self._state.outcome(status, error)))
         if limit_s is None:

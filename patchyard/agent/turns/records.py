@@ -9,7 +9,16 @@ from patchyard.agent.thread import Thread
 from patchyard.protocol.events import ItemCompleted, ItemStarted, SessionConfigured
 from patchyard.protocol.items import UserMessageItem
 from patchyard.protocol.model_items import InputImage, InputText, Message
-from patchyard.protocol.ops import ImageInput, InterAgentCommunication, Submission, TextInput, TurnInput, UserInput
+from patchyard.protocol.ops import (
+    ImageInput,
+    InterAgentCommunication,
+    Review,
+    ReviewTarget,
+    Submission,
+    TextInput,
+    TurnInput,
+    UserInput,
+)
 from patchyard.protocol.rollout_lines import LinePayload, SessionMeta, TurnContext, WorldState
 
 RESTARTED = "interrupted by a worker restart"
@@ -26,8 +35,21 @@ def input_items(submission: Submission) -> Sequence[UserInput]:
         case InterAgentCommunication():
             head = f"Message from the agent of thread {submission.op.author_thread_id}:"
             return (TextInput(text=f"{head}\n{submission.op.message}"),)
+        case Review():
+            return (TextInput(text=review_target(submission.op.target)),)
         case _:
             return ()
+
+
+def review_target(target: ReviewTarget) -> str:
+    """What a review looks at, in words that people and models read."""
+    what = (
+        f"the changes since `{target.base}` (`git diff {target.base}`, and files that git does not know yet)"
+        if target.base
+        else "the uncommitted changes (`git status`, `git diff HEAD`, and files that git does not know yet)"
+    )
+    more = f"\n\n{target.instructions.strip()}" if target.instructions else ""
+    return f"Review {what}.{more}"
 
 
 def text_of(submission: Submission) -> str:
@@ -59,10 +81,11 @@ def note(text: str, *, role: str = "user") -> Message:
     return Message.model_validate({"role": role, "content": [{"type": "input_text", "text": text}]})
 
 
-def interrupted_note() -> Message:
-    """What the next turn reads about one that was interrupted."""
+def interrupted_note(*, kept: bool = False) -> Message:
+    """What the next turn reads about one that was interrupted. `kept`: commands with a session go on."""
+    stopped = "Its commands that have a session ID still run, the others were stopped" if kept else "Its commands were stopped"
     return note(
-        "<turn_aborted>\nA person interrupted the previous turn on purpose. Its commands were stopped and may have done only "
+        f"<turn_aborted>\nA person interrupted the previous turn on purpose. {stopped} and may have done only "
         "a part of their work: check the state before you rely on it.\n</turn_aborted>"
     )
 

@@ -41,15 +41,21 @@ class TurnState:
     """Accepted interrupts that were not answered yet."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with every submission that the session dispatches."""
-    later: list[Submission] = field(default_factory=list)
-    """Ops that wait for the turn's end; a `compact` among them is also done between two steps."""
-    takes_input: bool = True
-    """False: what started the turn is no input, and nothing is delivered at its end."""
     input_recorded: bool = False
     last_message: str | None = None
     """The newest complete message of the model in this segment."""
     at_end: bool = False
     """Too late to stop it."""
+    kind: Literal["regular", "review", "compact", "user_shell"] = "regular"
+    keep_background: bool = False
+    """The interrupt spares commands that became sessions."""
+    later: list[Submission] = field(default_factory=list)
+    """Ops that came meanwhile and wait for the turn's end; a `compact` among them is also done between two steps."""
+
+    @property
+    def takes_input(self) -> bool:
+        """Whether what started the turn is told to the model as input."""
+        return self.kind in ("regular", "review")
 
     def input_records(self, *, for_model: bool = True) -> tuple[LinePayload, ...]:
         """Records of the input that started the turn, when they are not in the rollout yet.
@@ -101,7 +107,8 @@ class TurnState:
     async def finish(self, *events: LinePayload, consumed: Sequence[str] = ()) -> bool:
         """Commit the terminal records. False: a steer stands in the way; it is in `steers`, or news came of it."""
         self.news.clear()
-        if await self.thread.journal.finish_turn(*events, turn_id=self.id, consumed=consumed):
+        keep = self.thread.processes.kept_running
+        if await self.thread.journal.finish_turn(*events, turn_id=self.id, consumed=consumed, keep_lease=keep):
             return True
         if not self.steers:
             await self.wait_news()
@@ -121,6 +128,7 @@ class TurnState:
             cost_usd=self.spend.cost_usd,
             last_agent_message=self.last_message,
             changed_files=self.thread.changed_files,
+            kind=self.kind,
         )
 
     def sums(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from patchyard.agent.budget import Spend
 from patchyard.agent.ports import ModelError, ModelEvent, ModelRequest
@@ -42,6 +42,7 @@ class Step:
         number: str,
         output_schema: Mapping[str, Any] | None,
         final: bool = False,
+        kind: Literal["turn", "review"] = "turn",
     ) -> None:
         self._thread = thread
         self._registry = registry
@@ -52,6 +53,7 @@ class Step:
         self._output_schema = output_schema
         self._final = final
         """No tools are offered: only an answer is wanted."""
+        self._kind = kind
         self.runner = CallRunner(thread, registry, spend, turn_id)
 
     async def run(self) -> StepResult:
@@ -85,6 +87,7 @@ class Step:
             effort=settings.effort,
             output_schema=self._output_schema,
             window_number=thread.history.window_number,
+            kind=self._kind,
             attempt=attempt,
         )
         attributes: dict[str, str | int | float | bool] = {

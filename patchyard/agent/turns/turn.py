@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from patchyard.agent.budget import Spend
+from patchyard.agent.config import Settings
 from patchyard.agent.context.history import Call
 from patchyard.agent.context.surroundings import Surroundings, look, tell
 from patchyard.agent.errors import BudgetExceeded, CompactionRefused, ContextOverflow, ParkTurn, StopTurn, TurnError
@@ -17,8 +18,9 @@ from patchyard.agent.retrying import too_long
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import TurnCompleted, TurnRecovered, TurnStarted, Warning_
+from patchyard.protocol.events import DurableMsg, TurnCompleted, TurnRecovered, TurnStarted, Warning_
 from patchyard.protocol.ids import new_id
+from patchyard.protocol.model_items import Message
 from patchyard.protocol.ops import Submission, TurnInput
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
@@ -55,10 +57,12 @@ class Turn:
         recovery: Recovery | None = None,
     ) -> None:
         self.id = turn_id
-        self.output_schema = submission.op.output_schema if submission and isinstance(submission.op, TurnInput) else None
+        self.output_schema: Mapping[str, Any] | None = None
+        if submission is not None and isinstance(submission.op, TurnInput):
+            self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
         spend = _spend(thread, recovery, thread.ports.clock.now_ms())
-        self.state = TurnState(thread, turn_id, spend, submission, takes_input=self.kind != "compact")
+        self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
         self._registry = registry
         self._recovery = recovery
@@ -71,10 +75,13 @@ class Turn:
         self._step: Step | None = None
         self._steps = 0
         self._stop_hook_active = False
-        self._first_turn = False
-        self._windows = TurnWindows(self.state, registry, segment=self.segment, look=self._look)
+        self._windows = TurnWindows(self.state, registry, segment=self.segment, look=self._look, context=self._context)
 
     # --- from the session
+
+    def settings_from(self, settings: Settings) -> Settings:
+        """The settings that it runs with."""
+        return settings
 
     def stop(self, kind: StopKind) -> None:
         """End the turn at its next await point. The first reason wins; too late is harmless."""
@@ -198,7 +205,7 @@ class Turn:
         now = self._clock.now_ms()
         payloads: list[LinePayload] = []
         if not thread.introduced:
-            thread.introduced = self._first_turn = True
+            thread.introduced = True
             payloads += [records.session_meta(thread), records.session_configured(thread)]
         payloads.append(
             TurnStarted(
@@ -226,6 +233,7 @@ class Turn:
             records.turn_context(thread, self.id),
             *context,
             *hooks.notes(started),
+            *self._context(),
             *self.state.input_records(for_model=refusal is None),
             *hooks.notes(prompted),
         )
@@ -235,12 +243,16 @@ class Turn:
         if refusal is not None:
             raise TurnError(_stopped_by_hook("UserPromptSubmit", refusal))
 
+    def _context(self) -> tuple[Message, ...]:
+        """What this kind of turn tells the model before its input."""
+        return ()
+
     async def _session_hooks(self) -> Verdict:
         thread = self._thread
         if thread.session_started:
             return NOTHING
         thread.session_started = True
-        return await thread.hooks.session_start("startup" if self._first_turn else "resume")
+        return await thread.hooks.session_start("resume" if thread.resumed else "startup")
 
     async def _surroundings(self) -> Sequence[LinePayload]:
         told = tell(await self._look(), self._journal.world)
@@ -285,11 +297,7 @@ class Turn:
         while True:
             if await self._one_step() or (self.state.steers and await self._take_steers()):
                 continue
-            if await self._stop_hooks():
-                continue
-            feedback = await self._thread.ports.gate.before_complete(self.state.outcome(TurnStatus.COMPLETED, None))
-            if feedback is not None:
-                await self._journal.commit(records.note(feedback))
+            if await self._more_to_do():
                 continue
             if await self._finished():
                 return
@@ -344,8 +352,16 @@ class Turn:
         except ContextOverflow as error:
             raise too_long() from error
 
+    async def _more_to_do(self) -> bool:
+        """Whether a Stop hook or the gate wants another round; the model is told why."""
+        if await self._stop_hooks():
+            return True
+        feedback = await self._thread.ports.gate.before_complete(self.state.outcome(TurnStatus.COMPLETED, None))
+        if feedback is not None:
+            await self._journal.commit(records.note(feedback))
+        return feedback is not None
+
     async def _stop_hooks(self) -> bool:
-        """Whether a Stop hook wants another round."""
         verdict = await self._thread.hooks.stop(self.state.last_message, active=self._stop_hook_active)
         if verdict.stop is not None or verdict.block is None:
             return False
@@ -363,15 +379,16 @@ class Turn:
             number=number,
             output_schema=self.output_schema,
             final=final,
+            kind="review" if self.kind == "review" else "turn",
         )
 
     async def _finished(self) -> bool:
         """End as completed. False: a steer came and was delivered; another step is due."""
         if await self.state.deliver_steers():
             return False
-        await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s)
+        await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s, kept=False)
         self._ending.close_items()
-        events = await self._thread.ports.gate.at_end(self.state.outcome(TurnStatus.COMPLETED, None))
+        events = [*self._results(), *await self._thread.ports.gate.at_end(self.state.outcome(TurnStatus.COMPLETED, None))]
         while True:
             if await self.state.deliver_steers():
                 return False
@@ -382,6 +399,10 @@ class Turn:
             if self.state.interrupts:
                 self.stop("interrupt")
                 await asyncio.sleep(0)
+
+    def _results(self) -> Sequence[DurableMsg]:
+        """Events of this kind of turn, before those of its end."""
+        return ()
 
     def _completed(self) -> TurnCompleted:
         return TurnCompleted(last_agent_message=self.state.last_message, **self.state.sums())

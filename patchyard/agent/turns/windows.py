@@ -1,6 +1,6 @@
 """The context windows of a turn: where in its course one may be closed, and what happens then."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from patchyard.agent.compaction.compactor import Compactor
 from patchyard.agent.compaction.hooks import Reason
@@ -8,12 +8,13 @@ from patchyard.agent.compaction.reminders import reminder
 from patchyard.agent.compaction.window import has_answers
 from patchyard.agent.context import tokens
 from patchyard.agent.context.images import without_images
-from patchyard.agent.context.surroundings import IMAGES, Surroundings, tell
+from patchyard.agent.context.surroundings import IMAGES, Surroundings, Told, tell
 from patchyard.agent.errors import BudgetExceeded, CompactionRefused, TurnError
 from patchyard.agent.retrying import too_long
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.events import OpApplied, OpRejected, Warning_
+from patchyard.protocol.model_items import Message
 from patchyard.protocol.ops import Submission, TextInput, UserInput
 from patchyard.protocol.rollout_lines import Compacted, WorldState
 
@@ -27,12 +28,20 @@ class TurnWindows:
     """See the module. Every method may raise CompactionRefused, TurnError or ParkTurn; the history is as before then."""
 
     def __init__(
-        self, state: TurnState, registry: Registry, *, segment: int, look: Callable[[], Awaitable[Surroundings]]
+        self,
+        state: TurnState,
+        registry: Registry,
+        *,
+        segment: int,
+        look: Callable[[], Awaitable[Surroundings]],
+        context: Callable[[], Sequence[Message]],
     ) -> None:
         self._state = state
         self._thread: Thread = state.thread
         self._journal = state.thread.journal
         self._look = look
+        self._context = context
+        """What this kind of turn tells beside the surroundings."""
         self._compactor = Compactor(state.thread, state.spend, turn_id=state.id, segment=segment, tools=registry.specs())
 
     async def before_input(self) -> None:
@@ -91,7 +100,8 @@ class TurnWindows:
         self._journal.post(answer, submission_id=submission.id, consumed=[submission.id])
 
     async def _inside(self, reason: Reason) -> None:
-        await self._compactor.run(reason, tell(await self._look(), None))
+        told = tell(await self._look(), None)
+        await self._compactor.run(reason, Told((*told.items, *self._context()), told.record))
 
     async def _fit_images(self) -> None:
         """Another model may read images that the last one could not, or the other way round: that takes a new window."""

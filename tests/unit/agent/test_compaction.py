@@ -630,3 +630,13 @@ def test_a_long_wait_named_by_the_provider_parks_the_turn():
         assert h.end().type == "turn_completed"
 
     asyncio.run(main())
+
+
+def test_a_review_keeps_its_own_prompt_in_the_new_window():
+    from patchyard.agent.prompts import review_prompt
+    from patchyard.protocol.ops import Review
+
+    h = harness([full_step(), says("sum"), says("no findings")], commands=[Command("ls")])
+    run(h, Review())
+    assert [r.kind for r in h.model.requests] == ["review", "compaction", "review"]
+    assert review_prompt() in texts(h.model.requests[-1].input)

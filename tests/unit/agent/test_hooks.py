@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from patchyard.agent import SessionOutcome
 from patchyard.agent.hooks import SPLIT_SCRIPT
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, Interrupt
 from patchyard.protocol.tasks import HookEvent, HookSpec
 from patchyard.testing.builders import call, patch_call, response, says, shell, spec, turn_input

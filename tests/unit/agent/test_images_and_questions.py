@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from patchyard.agent import SessionOutcome
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.ops import Interrupt, UserInputAnswer
 from patchyard.testing.builders import call, response, says, spec
 from patchyard.testing.harness import AgentHarness
