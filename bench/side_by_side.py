@@ -58,7 +58,7 @@ def _fixed(repositories: list[Path]) -> int:
 
 
 @contextlib.contextmanager
-def _model() -> Iterator[int]:
+def mock_model() -> Iterator[int]:
     process = subprocess.Popen([sys.executable, "-m", "bench.peers.mock_model"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout
@@ -68,7 +68,7 @@ def _model() -> Iterator[int]:
         process.wait()
 
 
-def _ask(port: int, path: str, method: str = "GET") -> dict[str, Any]:
+def ask(port: int, path: str, method: str = "GET") -> dict[str, Any]:
     with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)) as answer:
         return dict(json.load(answer))
 
@@ -77,11 +77,11 @@ async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int) -
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         repositories = [make_repository(Path(folder) / f"r{i}") for i in range(tasks)]
         os.chmod(folder, 0o755)
-        before = _ask(port, "/stats")["cpu_s"]
-        _ask(port, "/reset", "POST")
+        before = ask(port, "/stats")["cpu_s"]
+        ask(port, "/reset", "POST")
         with Meter() as meter:
             fixed = await peer.run(repositories, at_once, meter)
-        stats = _ask(port, "/stats")
+        stats = ask(port, "/stats")
         usage = meter.usage
         left = _containers()
         mini_swe.remove_leftovers()
@@ -148,7 +148,7 @@ async def _main(arguments: argparse.Namespace) -> None:
     print(f"load of the machine before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
     rows: list[dict[str, Any]] = []
     try:
-        with _model() as port:
+        with mock_model() as port:
             async with _peers(arguments.only, port, scratch) as peers:
                 for round_number in range(arguments.rounds):
                     for at_once in arguments.at_once:
