@@ -5,7 +5,7 @@ import tracemalloc
 
 from patchyard.adapters.model import ProviderConfig, ResponsesClient
 from patchyard.adapters.model.buffer import MAX_EVENTS
-from patchyard.adapters.model.sockets import HIGH_WATER
+from patchyard.adapters.model.connections.sockets import HIGH_WATER
 from patchyard.agent.ports import ItemAdded, ModelRequest, TextDelta
 from patchyard.protocol.model_items import InputText, Message
 
