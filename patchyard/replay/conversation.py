@@ -74,6 +74,8 @@ class Conversation:
     def __init__(self, log: RequestLog, violations: Violations) -> None:
         self._log, self._violations = log, violations
         self._threads: dict[str, ThreadMemory] = {}
+        self.prewarms = 0
+        """Requests over WebSockets that asked for no output. They are no steps of a script."""
 
     @property
     def threads(self) -> int:

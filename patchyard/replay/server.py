@@ -82,6 +82,11 @@ class ReplayServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{port}/v1"
 
+    @property
+    def prewarms(self) -> int:
+        """WebSocket requests that asked for no output: they are not in the log."""
+        return self._conversation.prewarms
+
     def unused_steps(self) -> int:
         """Mounted steps that nobody asked for."""
         return self._source.unused()

@@ -108,6 +108,7 @@ async def serve_socket(
                 await _error(socket, 400, error_body("previous_response_not_found", detail))
                 continue
             if body.get("generate") is False:
+                conversation.prewarms += 1
                 await _prewarm(socket, state, body, items)
                 continue
             new = len(items_of(body))
