@@ -1,5 +1,6 @@
 """The worker's composition root: every part from the settings, opened and closed in one place."""
 
+import hashlib
 import os
 import secrets
 import socket
@@ -27,7 +28,7 @@ def build(settings: Settings) -> Parts:
     worker_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
     store = open_store(settings.effective_store_url, endpoint_url=settings.s3_endpoint_url)
     artefacts = Artefacts(store)
-    engine = DockerBoxes(settings.docker_host, concurrency=settings.engine_concurrency)
+    engine = DockerBoxes(settings.docker_host, concurrency=settings.engine_concurrency, installation=installation(settings))
     workspaces = WorkspaceManager(
         settings.home / "workspaces",
         worker_id=worker_id,
@@ -67,6 +68,11 @@ def build(settings: Settings) -> Parts:
         secrets=hidden,
         clock=SystemClock(),
     )
+
+
+def installation(settings: Settings) -> str:
+    """Names all workers of one queue: their reapers remove only each other's containers."""
+    return hashlib.sha256(settings.effective_redis_url.encode()).hexdigest()[:16]
 
 
 def provider_of(settings: Settings) -> ProviderConfig:

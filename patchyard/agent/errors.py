@@ -45,12 +45,15 @@ class ToolError(AgentError):
         super().__init__(ErrorInfo.of(ErrorCode.INVALID_REQUEST, message))
 
 
+ParkReason = Literal["approval", "user_input", "budget", "retry_time"]
+
+
 class ParkTurn(Exception):
     """The turn has to wait longer than it may hold its slot."""
 
-    def __init__(self, reason: Literal["approval", "user_input", "budget", "retry_time"], until_ms: int | None) -> None:
+    def __init__(self, reason: ParkReason, until_ms: int | None) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason: ParkReason = reason
         self.until_ms = until_ms
 
 

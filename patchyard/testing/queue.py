@@ -107,7 +107,7 @@ class MemoryBackend(MemoryState):
             self._decide(a["thread"], {"type": "thread_closed"}, a["id"], "")
             self._close_thread(a["thread"])
         elif t.waiting:
-            self._promote(t)
+            self._promote(a["thread"])
             self._make_ready(a["thread"], "new")
         else:
             self._make_idle(a["thread"])
@@ -137,7 +137,7 @@ class MemoryBackend(MemoryState):
         role, belongs, starts = "op", "", ""
         if answer == "started":
             role, belongs = "start", a["id"]
-            self._begin_turn(t, a["id"], a["kind"], a.get("schema", ""), a["submitted_at"])
+            self._begin_turn(a["thread"], a["id"], a["kind"], a.get("schema", ""), a["submitted_at"])
             t.prio = a["prio"]
         elif answer == "steered":
             role, belongs = "steer", turn
@@ -226,7 +226,7 @@ class MemoryBackend(MemoryState):
             self._close_thread(a["thread"])
             return self._answer(a, "finish", "CLOSED")
         if t.waiting:
-            self._promote(t)
+            self._promote(a["thread"])
             return [*self._answer(a, "finish", "MORE"), t.turn.encode()]
         self._drop_lease(a["thread"])
         self._make_idle(a["thread"])

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -120,13 +119,7 @@ class ReplayModel:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_S)
 
     def _on_loop(self, work: Callable[[], T]) -> T:
-        done: Future[T] = Future()
+        async def run() -> T:
+            return work()
 
-        def run() -> None:
-            try:
-                done.set_result(work())
-            except Exception as problem:  # noqa: BLE001 - carried to the thread that asked
-                done.set_exception(problem)
-
-        self._loop.call_soon_threadsafe(run)
-        return done.result(START_S)
+        return self._call(run())

@@ -163,7 +163,7 @@ class TurnBoxes:
         for task in (self._box_task, self._base_task):
             if task is not None and not task.done():
                 task.cancel()
-        pending = [task for task in (self._box_task, self._base_task) if task is not None]
+        pending: list[asyncio.Task[Any]] = [task for task in (self._box_task, self._base_task) if task is not None]
         await asyncio.gather(*pending, return_exceptions=True)
         box = _result(self._box_task)
         if leave and box is not None and self._dirty:

@@ -117,11 +117,11 @@ class Delivery:
 
     async def _store_patch(self, patch: Patch) -> list[DurableMsg]:
         """Events to tell of a patch that was not told yet."""
+        await self._boxes.keep(patch)
         if patch.data == (self._stored or b""):
             return []
         artefact_id = await self._artefacts.put(self._tenant_id, patch.data)
         self._stored = patch.data
-        await self._boxes.keep(patch)
         summary = PatchSummary(
             artefact_id=artefact_id,
             files=patch.files,

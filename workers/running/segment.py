@@ -13,7 +13,8 @@ from patchyard import __version__
 from patchyard.adapters.model import ResponsesClient
 from patchyard.adapters.queue import Claim, LeaseReleased, QueueThreadChannel
 from patchyard.adapters.store import StoredSegments, StoreError
-from patchyard.agent import Ports, Session, SessionConfig, SessionOutcome
+from patchyard.agent.config import Ports, SessionConfig
+from patchyard.agent.session import Session, SessionOutcome
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import TaskStatusChanged, TurnFailed, TurnStarted, VerificationCompleted
 from patchyard.protocol.model_items import TokenUsage

@@ -66,8 +66,8 @@ async def compute_diff(
     env = _environment(scratch)
     run = _Runner(sandbox, env, policy or WorkspaceWrite())
     try:
-        await run.must(_stage_script(scratch, base), "collecting the changes")
-        left_out = await _drop_nested_repositories(run, base)
+        left_out = await _nested_repositories(run)
+        await run.must(_stage_script(scratch, base, left_out), "collecting the changes")
         numbers = await run.must(f"git {_CONFIG} {_DIFF} --numstat -z {base} -- 2>/dev/null", "counting the changes")
         patch = await run.shell(f"git {_CONFIG} {_DIFF} --binary {base} -- 2>/dev/null", limit=max_bytes)
         if patch.cut:
@@ -102,28 +102,25 @@ def _environment(scratch: str) -> dict[str, str]:
     }
 
 
-def _stage_script(scratch: str, base: str) -> str:
+async def _nested_repositories(run: "_Runner") -> tuple[str, ...]:
+    """Folders of the tree, relative to it, that are repositories of their own."""
+    found = await run.must(
+        "find . -mindepth 2 -name .git -prune -print0 2>/dev/null || true", "looking for nested repositories"
+    )
+    names = [path.decode("utf-8", "surrogateescape") for path in found.output.split(b"\0") if path]
+    return tuple(name.removeprefix("./").removesuffix("/.git") for name in names)
+
+
+def _stage_script(scratch: str, base: str, nested: Sequence[str]) -> str:
+    left_out = " ".join(shlex.quote(f":(exclude,literal){name}") for name in nested)
+    add = f"git {_CONFIG} add --all -- . {left_out}"
     # `cp -p` keeps the index's time: git compares it with the files' times to notice changes within the same second.
+    # What its owner can't read is made readable only when it stands in the way.
     return (
         f"set -e; umask 077; mkdir {scratch}; mkdir {scratch}/objects; "
         f"if [ -f {GIT_DIR}/index ]; then cp -p {GIT_DIR}/index {scratch}/index; else git {_CONFIG} read-tree {base}; fi; "
-        f"git {_CONFIG} add --all -- ."
+        f"{add} || {{ find . ! -type l ! -readable -exec chmod u+rX {{}} \\; ; {add}; }}"
     )
-
-
-async def _drop_nested_repositories(run: "_Runner", base: str) -> tuple[str, ...]:
-    """Take repositories that the agent made inside the tree out of the index; links of the base stay as they are."""
-    raw = await run.must(f"git {_CONFIG} diff --cached --raw --no-renames --no-abbrev -z {base} -- 2>/dev/null", "listing")
-    fields = raw.output.split(b"\0")
-    nested = []
-    for head, path in zip(fields[0::2], fields[1::2], strict=False):
-        old_mode, new_mode = head.lstrip(b":").split(b" ")[:2]
-        if new_mode == b"160000" and old_mode != b"160000":
-            nested.append(path.decode("utf-8", "surrogateescape"))
-    if nested:
-        names = " ".join(shlex.quote(name) for name in nested)
-        await run.must(f"git {_CONFIG} update-index --force-remove -- {names}", "leaving out nested repositories")
-    return tuple(nested)
 
 
 def _with_stats(data: bytes, numbers: bytes, left_out: tuple[str, ...]) -> Patch:

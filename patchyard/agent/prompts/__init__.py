@@ -20,7 +20,7 @@ _TEXTS = (
 
 @cache
 def _text(name: str) -> str:
-    return files(__package__).joinpath(*name.split("/")).read_text(encoding="utf-8").strip()
+    return files(__name__).joinpath(*name.split("/")).read_text(encoding="utf-8").strip()
 
 
 def base_instructions() -> str:

@@ -82,7 +82,7 @@ def _plain(error: ValidationError) -> str:
         where = ".".join(str(part) for part in problem["loc"])
         match problem["type"]:
             case "json_invalid":
-                words.append(f"they are not valid JSON ({problem['ctx']['error']})")
+                words.append(f"they are not valid JSON ({problem.get('ctx', {}).get('error')})")
             case "missing":
                 words.append(f"`{where}` is missing")
             case "model_type":

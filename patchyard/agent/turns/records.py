@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from patchyard.agent.context.untrusted import fence
-from patchyard.protocol.events import ItemCompleted, ItemStarted
+from patchyard.agent.prompts import base_instructions, prompt_version
+from patchyard.agent.thread import Thread
+from patchyard.protocol.events import ItemCompleted, ItemStarted, SessionConfigured
 from patchyard.protocol.items import UserMessageItem
 from patchyard.protocol.model_items import InputImage, InputText, Message
 from patchyard.protocol.ops import ImageInput, InterAgentCommunication, Submission, TextInput, TurnInput, UserInput
-from patchyard.protocol.rollout_lines import LinePayload
+from patchyard.protocol.rollout_lines import LinePayload, SessionMeta, TurnContext
 
 RESTARTED = "interrupted by a worker restart"
 ABORTED_BY_USER = "aborted by user"
@@ -77,3 +79,37 @@ def _part(part: UserInput, *, key: str | None) -> InputText | InputImage:
             return InputImage(image_url=part.url, detail=part.detail)
         case _:
             assert_never(part)
+
+
+def session_meta(thread: Thread) -> SessionMeta:
+    """The first line of a thread."""
+    config = thread.config
+    return SessionMeta(
+        thread_id=config.thread_id,
+        tenant_id=config.tenant_id,
+        task_id=config.task_id,
+        spec=config.spec,
+        base_instructions=base_instructions(),
+        prompt_version=prompt_version(),
+        patchyard_version=config.patchyard_version,
+    )
+
+
+def session_configured(thread: Thread) -> SessionConfigured:
+    """What watchers see of it."""
+    config = thread.config
+    return SessionConfigured(model=thread.settings.model, cwd=config.cwd, rollout_prefix=config.rollout_prefix)
+
+
+def turn_context(thread: Thread, turn_id: str) -> TurnContext:
+    """Settings that the turn runs with."""
+    settings = thread.active_settings
+    return TurnContext(
+        turn_id=turn_id,
+        model=settings.model,
+        effort=settings.effort,
+        cwd=settings.cwd,
+        approval=settings.approval,
+        sandbox=settings.sandbox,
+        prompt_version=prompt_version(),
+    )

@@ -10,13 +10,12 @@ from patchyard.agent.context.history import Call
 from patchyard.agent.context.surroundings import look, tell
 from patchyard.agent.errors import BudgetExceeded, ParkTurn, StopTurn, TurnError
 from patchyard.agent.ports import LeaseLost
-from patchyard.agent.prompts import base_instructions, prompt_version
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import SessionConfigured, TurnCompleted, TurnRecovered, TurnStarted
+from patchyard.protocol.events import TurnCompleted, TurnRecovered, TurnStarted
 from patchyard.protocol.ops import Submission, TurnInput
-from patchyard.protocol.rollout_lines import LinePayload, SessionMeta, TurnContext
+from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
 from patchyard.rollout import UnfinishedTurn
 
@@ -181,7 +180,7 @@ class Turn:
         payloads: list[LinePayload] = []
         if not thread.introduced:
             thread.introduced = True
-            payloads += [_session_meta(thread), _session_configured(thread)]
+            payloads += [records.session_meta(thread), records.session_configured(thread)]
         payloads.append(
             TurnStarted(
                 model=thread.active_settings.model,
@@ -198,7 +197,7 @@ class Turn:
         """Context and input in one commit, which is what takes the submission off the queue."""
         context = await self._surroundings()
         consumed = [self.id] if self.state.submission is not None else []
-        payloads = (_turn_context(self._thread, self.id), *context, *self.state.input_records())
+        payloads = (records.turn_context(self._thread, self.id), *context, *self.state.input_records())
         await self._journal.commit(*payloads, submission_id=self.id, consumed=consumed)
 
     async def _surroundings(self) -> Sequence[LinePayload]:
@@ -297,35 +296,4 @@ def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
         tool_calls=turn.tool_calls,
         usage=turn.usage,
         cost_usd=turn.cost_usd,
-    )
-
-
-def _session_meta(thread: Thread) -> SessionMeta:
-    config = thread.config
-    return SessionMeta(
-        thread_id=config.thread_id,
-        tenant_id=config.tenant_id,
-        task_id=config.task_id,
-        spec=config.spec,
-        base_instructions=base_instructions(),
-        prompt_version=prompt_version(),
-        patchyard_version=config.patchyard_version,
-    )
-
-
-def _session_configured(thread: Thread) -> SessionConfigured:
-    config = thread.config
-    return SessionConfigured(model=thread.settings.model, cwd=config.cwd, rollout_prefix=config.rollout_prefix)
-
-
-def _turn_context(thread: Thread, turn_id: str) -> TurnContext:
-    settings = thread.active_settings
-    return TurnContext(
-        turn_id=turn_id,
-        model=settings.model,
-        effort=settings.effort,
-        cwd=settings.cwd,
-        approval=settings.approval,
-        sandbox=settings.sandbox,
-        prompt_version=prompt_version(),
     )

@@ -239,9 +239,7 @@ class StreamView:
             case events.ErrorEvent():
                 self._line("✘", f"{msg.error.code}: {safe(msg.error.message)}", "red")
             case events.StreamError():
-                text = (
-                    f"{one_line(msg.message, 200)}; try {msg.attempt + 1} of {msg.max_attempts} in {duration(msg.retry_in_ms)}"
-                )
+                text = f"{one_line(msg.message, 200)}; in {duration(msg.retry_in_ms)}"
                 self._line("!", text, "yellow")
             case events.OpRejected():
                 self._line("!", f"{msg.op} was refused: {safe(msg.message)}", "yellow")

@@ -1,5 +1,6 @@
 """The service in the background: started detached, found again, stopped."""
 
+import contextlib
 import json
 import os
 import select
@@ -19,6 +20,7 @@ from .supervisor import stop_orphans
 _START_TIMEOUT_S = 240.0
 """Above the sum of the processes' own limits, so that theirs speak first."""
 _STOP_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 10.0
 
 
 class Ready(NamedTuple):
@@ -62,6 +64,8 @@ def start_detached(settings: Settings, *, workers: int | None) -> Ready:
         answer = json.loads(line)
         if "url" in answer:
             return Ready(url=answer["url"], pid=answer["pid"])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_TIMEOUT_S)  # what it had started is stopped before the command says so
         raise StartFailed(answer["message"], remedy=answer.get("remedy"), details=answer.get("details"))
     process.send_signal(signal.SIGTERM)
     raise StartFailed(

@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 
-from patchyard.agent import SessionOutcome
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol import ops
 from patchyard.protocol.ops import ApprovalDecision, Interrupt, ThreadSettings, TurnOverrides, TurnSettings
 from patchyard.protocol.policies import ReadOnly

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from patchyard.agent import SessionOutcome
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, Interrupt, PatchApproval, RecoverTurn, SuspendTurnAndShutdown
 from patchyard.protocol.policies import ReadOnly

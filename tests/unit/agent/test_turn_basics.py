@@ -1,7 +1,7 @@
 import asyncio
 
-from patchyard.agent import SessionOutcome
 from patchyard.agent.ports import ItemAdded, ItemDone, ReasoningSummaryDelta
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.model_items import Message, OpaqueItem, Reasoning
 from patchyard.testing.builders import (

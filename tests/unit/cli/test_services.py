@@ -215,7 +215,7 @@ def test_a_crashed_process_is_started_again_and_a_stopped_one_is_not(tmp_path: P
         assert first is not None
         os.kill(first, 9)
         async with asyncio.timeout(20):
-            while process.pid in (None, first):  # noqa: ASYNC110 - another process
+            while process.pid in (None, first):
                 await asyncio.sleep(0)
         await process.wait_ready()
         await process.stop()
@@ -245,7 +245,7 @@ def test_a_process_that_does_not_listen_is_killed_with_its_children(tmp_path: Pa
         assert identify(child) is not None
         await process.stop()
         async with asyncio.timeout(10):
-            while identify(child) is not None:  # noqa: ASYNC110 - another process
+            while identify(child) is not None:
                 await asyncio.sleep(0)
 
     asyncio.run(run())
