@@ -12,6 +12,7 @@ from patchyard.agent.ports import (
     ItemAdded,
     ItemDone,
     ModelEvent,
+    ModelNotice,
     RateLimits,
     ReasoningSummaryDelta,
     ResponseCompleted,
@@ -28,6 +29,7 @@ from patchyard.protocol.events import (
     ReasoningDelta,
     TokenCount,
     ToolCallInputDelta,
+    Warning_,
 )
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import AgentMessageItem, ItemStatus, ReasoningItem
@@ -86,6 +88,8 @@ class ResponseReader:
                 self._done(event.item)
             case RateLimits():
                 self._rate_limits = dict(event.values)
+            case ModelNotice():
+                self._journal.post(Warning_(message=event.message))
             case AttemptEnded():
                 self._thread.cost_usd = tokens.add_cost(self._thread.cost_usd, event.record.cost_usd)
                 self._spend.cost_usd = tokens.add_cost(self._spend.cost_usd, event.record.cost_usd)
