@@ -4,7 +4,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
 step() { printf '==> %s\n' "$1"; shift; "$@"; }
-step "Layers (import-linter)" $bin/lint-imports --no-cache --no-timing 2>/dev/null || $bin/lint-imports --no-cache
+layers() { $bin/lint-imports --no-cache >.patchyard/layers.log 2>&1 || { grep -v '[╔║╚╩]' .patchyard/layers.log; return 1; }; }
+mkdir -p .patchyard
+step "Layers (import-linter)" layers
 step "Lint (ruff)"            $bin/ruff check --quiet .
 step "Format (ruff)"          $bin/ruff format --quiet --check .
 step "Types (mypy)"           $bin/mypy
