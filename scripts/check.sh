@@ -13,3 +13,4 @@ step "Types (mypy)"           $bin/mypy
 step "Types (pyright)"        $bin/pyright --pythonpath $bin/python --warnings
 step "Generated files"        $bin/python scripts/generate.py --check
 step "Lock file"              scripts/lock.sh --check
+step "Architecture (layers bite, importing does nothing, sizes, the core alone)" $bin/python -m pytest -q tests/architecture
