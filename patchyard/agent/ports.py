@@ -153,6 +153,13 @@ class RateLimits:
 
 
 @dataclass(frozen=True)
+class ModelNotice:
+    """Something a person should know of how the model is reached; the response goes on."""
+
+    message: str
+
+
+@dataclass(frozen=True)
 class AttemptEnded:
     """One HTTP or WebSocket attempt ended, well or badly. Comes before Completed, and before the error that is raised."""
 
@@ -177,6 +184,7 @@ ModelEvent = (
     | ToolInputDelta
     | ItemDone
     | RateLimits
+    | ModelNotice
     | AttemptEnded
     | ResponseCompleted
 )

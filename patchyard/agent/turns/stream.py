@@ -12,6 +12,7 @@ from patchyard.agent.ports import (
     ItemAdded,
     ItemDone,
     ModelEvent,
+    ModelNotice,
     RateLimits,
     ReasoningSummaryDelta,
     ResponseCompleted,
@@ -29,6 +30,7 @@ from patchyard.protocol.events import (
     PatchProgress,
     ReasoningDelta,
     ToolCallInputDelta,
+    Warning_,
 )
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import AgentMessageItem, ItemStatus, ReasoningItem
@@ -88,6 +90,8 @@ class ResponseReader:
                 self._done(event.item)
             case RateLimits():
                 self._rate_limits = dict(event.values)
+            case ModelNotice():
+                self._journal.post(Warning_(message=event.message))
             case AttemptEnded():
                 book_attempt(self._thread, self._spend, event.record)
             case ResponseCompleted():

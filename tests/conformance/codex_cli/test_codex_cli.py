@@ -39,6 +39,7 @@ name = "replay"
 base_url = "{base_url}"
 env_key = "REPLAY_KEY"
 wire_api = "responses"
+supports_websockets = {sockets}
 [features]
 plugins = false
 apps = false
@@ -80,11 +81,13 @@ def model() -> Iterator[ReplayModel]:
     model.close()
 
 
-def run(codex: Path, model: ReplayModel, folder: Path, prompt: str) -> subprocess.CompletedProcess[str]:
+def run(
+    codex: Path, model: ReplayModel, folder: Path, prompt: str, *, sockets: bool = False
+) -> subprocess.CompletedProcess[str]:
     home, repository, tools = folder / "home", folder / "repository", folder / "bin"
     for path in (home, repository, tools):
         path.mkdir(parents=True)
-    (home / "config.toml").write_text(CONFIG.format(base_url=model.base_url))
+    (home / "config.toml").write_text(CONFIG.format(base_url=model.base_url, sockets=str(sockets).lower()))
     # A CODEX_HOME below the temporary folder gets no helper aliases: the sandbox helper must be found on the PATH instead.
     native = next(path for path in (codex.parents[2]).glob("codex-*/vendor/*/**/codex") if path.is_file())
     (tools / "codex-linux-sandbox").symlink_to(native)
@@ -108,15 +111,19 @@ def run(codex: Path, model: ReplayModel, folder: Path, prompt: str) -> subproces
     )
 
 
-def test_a_command_a_patch_and_an_answer(codex: Path, model: ReplayModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sockets", [False, True], ids=["sse", "websocket"])
+def test_a_command_a_patch_and_an_answer(codex: Path, model: ReplayModel, tmp_path: Path, sockets: bool) -> None:
     model.mount_script(parse_script(SCRIPT))
-    done = run(codex, model, tmp_path, "add notes")
+    done = run(codex, model, tmp_path, "add notes", sockets=sockets)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     messages = [line["item"]["text"] for line in lines if line.get("item", {}).get("type") == "agent_message"]
     assert messages == ["notes.txt was added."]
     assert (tmp_path / "repository" / "notes.txt").read_text() == "one\n"
     assert [entry.outcome for entry in model.requests] == ["completed"] * 3
+    assert {entry.wire for entry in model.requests} == {"websocket" if sockets else "sse"}
+    # Over a WebSocket it goes on from the last response: one output is all that is new.
+    assert [entry.new_items for entry in model.requests[1:]] == ([1, 1] if sockets else [None, None])
     assert model.violations == ()
 
 
@@ -126,3 +133,13 @@ def test_a_server_error_is_survived(codex: Path, model: ReplayModel, tmp_path: P
     assert done.returncode == 0, done.stderr[-2000:]
     assert "there" in done.stdout
     assert [entry.status for entry in model.requests] == [500, 200]
+
+
+def test_a_socket_that_is_cut_is_survived(codex: Path, model: ReplayModel, tmp_path: Path) -> None:
+    script = "steps: [{items: [{message: one two three}], cut_after: 4}, {items: [{message: there}]}]"
+    model.mount_script(parse_script(script))
+    done = run(codex, model, tmp_path, "say something", sockets=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "there" in done.stdout
+    assert [(entry.wire, entry.outcome) for entry in model.requests] == [("websocket", "cut"), ("websocket", "completed")]
+    assert model.violations == ()
