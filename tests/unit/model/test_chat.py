@@ -1,5 +1,6 @@
 """Chat Completions: what other servers send, and what they are sent."""
 
+import itertools
 import json
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_a_text_argument_in_any_pieces(text: str, cuts: list[int], ascii_only: b
     raw = json.dumps({"input": text}, ensure_ascii=ascii_only)
     borders = sorted({0, len(raw), *(cut % (len(raw) + 1) for cut in cuts)})
     argument = TextArgument("input")
-    pieces = [argument.feed(raw[a:b]) for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [argument.feed(raw[a:b]) for a, b in itertools.pairwise(borders)]
     assert "".join(pieces) == text
     for piece in pieces:
         piece.encode()
