@@ -28,7 +28,7 @@ from patchyard.protocol.policies import DangerFullAccess, SandboxPolicy
 from patchyard.protocol.tasks import NoSource, TaskSpec
 from patchyard.settings import Settings
 
-from .artefacts import Snapshots
+from .artefacts import Snapshots, patiently
 from .channel import WorkerChannel
 from .owners import Owner, box_labels
 from .setup import SetupImages
@@ -236,7 +236,8 @@ class TurnBoxes:
 
     async def _latest_snapshot(self) -> bytes | None:
         if self._kept is None:
-            self._kept = await self._parts.snapshots.latest(self._owner.tenant_id, self._owner.thread_id)
+            owner = self._owner
+            self._kept = await patiently(lambda: self._parts.snapshots.latest(owner.tenant_id, owner.thread_id))
         return self._kept or None
 
     async def _announce(self, base: PreparedBase, image: str, box: Box, duration_ms: int) -> None:
