@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.released_bugs import bugs, prepare
-from bench.service import PATCHYARD, STATE, fix, replay_model, service
+from bench.service import CLI, STATE, fix, replay_model, service
 
 
 def say(title: str) -> None:
@@ -22,7 +22,7 @@ def say(title: str) -> None:
 
 def show_record(task: str, env: dict[str, str]) -> None:
     """Print what the rollout holds."""
-    lines = subprocess.run([PATCHYARD, "rollout", "cat", task], env=env, check=True, capture_output=True, text=True).stdout
+    lines = subprocess.run([*CLI, "rollout", "cat", task], env=env, check=True, capture_output=True, text=True).stdout
     kinds: dict[str, int] = {}
     for line in map(json.loads, lines.splitlines()):
         kinds[line["type"]] = kinds.get(line["type"], 0) + 1
@@ -48,7 +48,7 @@ def main() -> int:
         say("The record (rollout)")
         show_record(task["id"], env)
         say("Where the time went (trace)")
-        subprocess.run([PATCHYARD, "trace", task["id"]], env=env, check=True)
+        subprocess.run([*CLI, "trace", task["id"]], env=env, check=True)
     say("The patch")
     print(patch.read_text() if patch.exists() else "none")
     verified = bool(task["verified"]) and task["status"] == "succeeded"

@@ -153,6 +153,13 @@ class RateLimits:
 
 
 @dataclass(frozen=True)
+class ModelNotice:
+    """Something a person should know of how the model is reached; the response goes on."""
+
+    message: str
+
+
+@dataclass(frozen=True)
 class AttemptEnded:
     """One HTTP or WebSocket attempt ended, well or badly. Comes before Completed, and before the error that is raised."""
 
@@ -177,6 +184,7 @@ ModelEvent = (
     | ToolInputDelta
     | ItemDone
     | RateLimits
+    | ModelNotice
     | AttemptEnded
     | ResponseCompleted
 )
@@ -341,8 +349,8 @@ class SandboxSource(Protocol):
         """The box, started if needed. SandboxError when there is none to be had."""
         ...
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
-        """AGENTS.md files that apply, root first, as (path, text), read at the base commit."""
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
+        """AGENTS.md files that apply in a folder of the repository, root first, as (path, text), read at the base commit."""
         ...
 
     async def base_file(self, path: str) -> bytes | None:

@@ -38,7 +38,7 @@ from .approvals import AnswerOp, first_of
 from .config import Ports, SessionConfig
 from .thread import Thread
 from .tools.registry import registry_for
-from .turns import Recovery, ReviewTurn, Turn, TurnEnd, UserShellTurn
+from .turns import CompactTurn, Recovery, ReviewTurn, Turn, TurnEnd, UserShellTurn
 from .turns.records import is_empty, user_records
 
 
@@ -205,6 +205,8 @@ class Session:
                 self._recover(submission, op)
             case CleanBackgroundTerminals():
                 self._chore(self._clean(submission))
+            case Compact():
+                self._own_turn(submission, CompactTurn, waits=True)
             case Review():
                 self._own_turn(submission, ReviewTurn)
             case RunUserShellCommand():
@@ -212,9 +214,9 @@ class Session:
             case RefreshMcpServers():
                 self._rejected(submission, "this thread has no MCP servers")
             case ReloadUserConfig():
-                self._rejected(submission, "a thread keeps the configuration that it was started with; start a new task instead")
-            case Compact():
-                self._rejected(submission, f"{op.type} is not offered by this version of the service")
+                self._rejected(
+                    submission, "a thread keeps the configuration that it was started with; start a new task instead"
+                )
             case RequestPermissionsResponse() | DynamicToolResponse() | ResolveElicitation():
                 self._rejected(submission, "there is no open request that this could answer")
 
@@ -344,7 +346,7 @@ class Session:
         self._journal.post(rejected, submission_id=submission.id, consumed=[submission.id])
 
 
-_KINDS: dict[str, type[Turn]] = {"review": ReviewTurn, "user_shell": UserShellTurn}
+_KINDS: dict[str, type[Turn]] = {"compact": CompactTurn, "review": ReviewTurn, "user_shell": UserShellTurn}
 
 
 async def _let_others_run() -> None:

@@ -1,5 +1,6 @@
 """What one thread has in this process: shared by its session, its turns and its tools."""
 
+import posixpath
 from collections.abc import Sequence
 
 from patchyard.protocol.model_items import TokenUsage
@@ -7,8 +8,10 @@ from patchyard.protocol.rollout_lines import Standing
 from patchyard.rollout import RestoredThread
 
 from .approvals import Approvals, Questions
+from .compaction.hooks import CompactionHooks
 from .config import Ports, SessionConfig, Settings
 from .context.history import History
+from .context.surroundings import IMAGES
 from .errors import TurnError
 from .hooks import Hooks
 from .journal import Journal
@@ -31,6 +34,8 @@ class Thread:
         """Settings of the running turn."""
         self.usage = TokenUsage()
         self.cost_usd: float | None = None
+        self.answering_model: str | None = None
+        """Model of the newest answered request."""
         self.introduced = False
         """The session_meta line was written."""
         self.session_started = False
@@ -53,9 +58,10 @@ class Thread:
                 self.journal.open_items = {item.id: item for item in turn.open_items}
                 self.questions.restore(turn.open_questions, until_ms=turn.parked.until if turn.parked else None)
         self.hooks = Hooks(config, ports, self.journal, lambda: self.active_settings)
+        self.compaction_hooks: CompactionHooks = self.hooks.compaction
         self.approvals.hooks = self.hooks
         self.journal.standing = self._standing_to_repeat
-        self._instructions: Sequence[tuple[str, str]] | None = None
+        self._instructions: dict[str, Sequence[tuple[str, str]]] = {}
 
     def standing(self) -> Standing:
         """What a successor has to know of this thread."""
@@ -77,22 +83,30 @@ class Thread:
             raise TurnError(error.info) from error
 
     async def instructions(self) -> Sequence[tuple[str, str]]:
-        """AGENTS.md files of the base commit, root first. TurnError when the repository can't be had."""
-        if self._instructions is None:
+        """AGENTS.md files of the base commit that apply in the present folder, root first. TurnError: no repository to be had."""
+        folder = self._folder()
+        if folder not in self._instructions:
             try:
-                self._instructions = await self.ports.sandbox.instructions()
+                self._instructions[folder] = await self.ports.sandbox.instructions(folder)
             except SandboxError as error:
                 raise TurnError(error.info) from error
-        return self._instructions
+        return self._instructions[folder]
+
+    def _folder(self) -> str:
+        """The working directory below the workspace; empty at its root and outside of it."""
+        root, cwd = posixpath.normpath(self.config.cwd), posixpath.normpath(self.active_settings.cwd)
+        return cwd[len(root) + 1 :] if cwd.startswith(f"{root}/") else ""
 
     def _restore(self, restored: RestoredThread) -> None:
+        self.history.images = (restored.world_state or {}).get(IMAGES, True)
         self.history.restart(restored.history, window_number=restored.window_number)
         if restored.last_usage is not None:
-            self.history.response_counted(restored.last_usage)
+            self.history.response_counted(restored.last_usage, items=restored.counted_items)
         self.introduced = restored.meta is not None
         self.usage = restored.usage
         self.cost_usd = restored.cost_usd
         if (context := restored.turn_context) is not None:
             self.settings = Settings(context.model, context.effort, context.approval, context.sandbox, context.cwd)
+            self.answering_model = context.model
         self.settings = self.settings.merged(restored.overrides)
         self.active_settings = self.settings

@@ -181,6 +181,8 @@ class ScriptedSource:
     ) -> None:
         self.prepared = 0
         self.asked = 0
+        self.folders: list[str] = []
+        """Folders whose instructions were asked for."""
         self._clock = clock
         self._box = box
         self._instructions = instructions
@@ -202,10 +204,11 @@ class ScriptedSource:
             raise SandboxError(self._error)
         return self._box
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
         """See SandboxSource."""
         if self._instructions_error is not None:
             raise SandboxError(self._instructions_error)
+        self.folders.append(folder)
         return self._instructions
 
     async def base_file(self, path: str) -> bytes | None:

@@ -60,22 +60,22 @@ class _Decision(BaseModel):
 
 class _Specific(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    hookEventName: str  # noqa: N815 - the name on the wire
-    additionalContext: str | None = None  # noqa: N815
-    permissionDecision: Literal["allow", "deny"] | None = None  # noqa: N815
-    permissionDecisionReason: str | None = None  # noqa: N815
-    updatedInput: dict[str, Any] | None = None  # noqa: N815
+    hookEventName: str
+    additionalContext: str | None = None
+    permissionDecision: Literal["allow", "deny"] | None = None
+    permissionDecisionReason: str | None = None
+    updatedInput: dict[str, Any] | None = None
     decision: _Decision | None = None
 
 
 class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
     go_on: bool = Field(default=True, alias="continue")
-    stopReason: str | None = None  # noqa: N815
-    systemMessage: str | None = None  # noqa: N815
+    stopReason: str | None = None
+    systemMessage: str | None = None
     decision: Literal["block"] | None = None
     reason: str | None = None
-    hookSpecificOutput: _Specific | None = None  # noqa: N815
+    hookSpecificOutput: _Specific | None = None
 
 
 def interpret(event: HookEvent, run: HookRun, *, timeout_s: float) -> HookResult:
@@ -182,5 +182,3 @@ def merge(results: Sequence[HookResult]) -> Verdict:
 def encode(fields: dict[str, Any]) -> bytes:
     """The JSON that a hook reads."""
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
-
-

@@ -42,7 +42,6 @@ class ToolCall:
         """JSON arguments of a function, text of a freeform tool."""
         return self.item.arguments if isinstance(self.item, FunctionCall) else self.item.input
 
-
     def hook_input(self) -> Any:
         """What hooks read: `{"command": …}` of a command or patch, else the arguments."""
         if not isinstance(self.item, FunctionCall):

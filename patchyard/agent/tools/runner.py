@@ -12,6 +12,7 @@ from patchyard.agent.thread import Thread
 from patchyard.protocol.model_items import Message
 
 from .calls import Tool, ToolCall, ToolOutput
+from .output import truncate
 from .registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -96,6 +97,9 @@ class CallRunner:
 
     def _record(self, running: _Running, output: ToolOutput) -> None:
         running.recorded = True
+        if isinstance(output, str):
+            # Tools keep their own budgets; this is the bound of what a tool forgot, or a server beyond our control sent.
+            output = truncate(output, self._thread.config.output_tokens * 6 // 5)
         self._thread.journal.post(output_for(running.call.item, output))
 
     def _aborted(self, running: _Running, why: str) -> str:
@@ -104,7 +108,9 @@ class CallRunner:
             return why
         return running.tool.aborted(running.call, seconds=seconds, why=why)
 
-    async def _run(self, call: ToolCall, tool: Tool | None, before: list[asyncio.Task[ToolOutput]], *, over: bool) -> ToolOutput:
+    async def _run(
+        self, call: ToolCall, tool: Tool | None, before: list[asyncio.Task[ToolOutput]], *, over: bool
+    ) -> ToolOutput:
         if before:
             await asyncio.wait(before)
             if any(not t.cancelled() and isinstance(t.exception(), ParkTurn) for t in before):

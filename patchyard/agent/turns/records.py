@@ -1,7 +1,7 @@
 """How user input and the turn's own notes are recorded."""
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
 
 from patchyard.agent.context.untrusted import fence
 from patchyard.agent.prompts import base_instructions, prompt_version
@@ -19,7 +19,7 @@ from patchyard.protocol.ops import (
     TurnInput,
     UserInput,
 )
-from patchyard.protocol.rollout_lines import LinePayload, SessionMeta, TurnContext
+from patchyard.protocol.rollout_lines import LinePayload, SessionMeta, TurnContext, WorldState
 
 RESTARTED = "interrupted by a worker restart"
 ABORTED_BY_USER = "aborted by user"
@@ -95,13 +95,34 @@ def hook_note(run_id: str, reason: str) -> Message:
     return note(f'<hook_prompt hook_run_id="{run_id}">{reason}</hook_prompt>')
 
 
-def wrap_up_note(spent: str) -> Message:
-    """What the model reads at 80 % of a budget."""
-    return note(
+_WRAP_UP = "wrap_up"
+
+
+def wrap_up_note(spent: str, turn_id: str) -> tuple[LinePayload, ...]:
+    """What the model reads at 80 % of a budget, and that it was told."""
+    text = (
         f"<budget>\nThe budget of this turn is nearly used up ({spent}). Bring the work tree into a consistent state now and "
-        "give your final answer: what is done, what is not.\n</budget>",
-        role="developer",
+        "give your final answer: what is done, what is not.\n</budget>"
     )
+    return note(text, role="developer"), _told_to_wrap_up(turn_id)
+
+
+def last_answer_note(spent: str, turn_id: str) -> tuple[LinePayload, ...]:
+    """What the model reads when a budget is used up and it was not told before."""
+    text = (
+        f"<budget>\nThe budget of this turn is used up ({spent}). No tool can be called any more. Give your final answer now: "
+        "what is done, what is not, and in which state the work tree is.\n</budget>"
+    )
+    return note(text, role="developer"), _told_to_wrap_up(turn_id)
+
+
+def was_told_to_wrap_up(world: Mapping[str, Any] | None, turn_id: str) -> bool:
+    """Whether the turn's model has read one of the two in this context window."""
+    return (world or {}).get(_WRAP_UP) == turn_id
+
+
+def _told_to_wrap_up(turn_id: str) -> WorldState:
+    return WorldState(full=False, state={_WRAP_UP: turn_id})
 
 
 def _part(part: UserInput, *, key: str | None) -> InputText | InputImage:
@@ -122,8 +143,8 @@ def session_meta(thread: Thread) -> SessionMeta:
         tenant_id=config.tenant_id,
         task_id=config.task_id,
         spec=config.spec,
-        base_instructions=base_instructions(),
-        prompt_version=prompt_version(),
+        base_instructions=base_instructions(config.family(thread.settings.model)),
+        prompt_version=prompt_version(config.family(thread.settings.model)),
         patchyard_version=config.patchyard_version,
     )
 
@@ -144,5 +165,5 @@ def turn_context(thread: Thread, turn_id: str) -> TurnContext:
         cwd=settings.cwd,
         approval=settings.approval,
         sandbox=settings.sandbox,
-        prompt_version=prompt_version(),
+        prompt_version=prompt_version(thread.config.family(settings.model)),
     )

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from patchyard.agent.config import Settings
 from patchyard.agent.prompts import review_prompt
 from patchyard.protocol.events import DurableMsg, ReviewCompleted, ReviewFinding, TurnCompleted, Warning_
+from patchyard.protocol.model_items import Message
 from patchyard.protocol.policies import ApprovalMode, ReadOnly
-from patchyard.protocol.rollout_lines import LinePayload
 
 from . import records
 from .turn import Turn
@@ -58,7 +58,7 @@ class ReviewTurn(Turn):
         """Nothing can be changed, and nobody is asked."""
         return replace(settings, sandbox=ReadOnly(), approval=ApprovalMode.NEVER)
 
-    def _context(self) -> tuple[LinePayload, ...]:
+    def _context(self) -> tuple[Message, ...]:
         return (records.note(review_prompt(), role="developer"),)
 
     async def _more_to_do(self) -> bool:
@@ -81,7 +81,9 @@ def read_findings(text: str | None) -> ReviewCompleted | None:
     start, end = text.find("{"), text.rfind("}")
     try:
         found = json.loads(text[start : end + 1])
-        findings = [ReviewFinding.model_validate({k: v for k, v in f.items() if k in _FIELDS}) for f in found.get("findings", ())]
+        findings = [
+            ReviewFinding.model_validate({k: v for k, v in f.items() if k in _FIELDS}) for f in found.get("findings", ())
+        ]
         ordered = sorted(findings, key=lambda finding: finding.priority)
         correct = bool(found["correct"])
         return ReviewCompleted(correct=correct, explanation=str(found.get("explanation", "")), findings=tuple(ordered))

@@ -13,7 +13,7 @@ from patchyard.agent.thread import Thread
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import OpApplied, OpRejected
 from patchyard.protocol.model_items import Message
-from patchyard.protocol.ops import Submission
+from patchyard.protocol.ops import Compact, Submission
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
 
@@ -50,19 +50,28 @@ class TurnState:
     keep_background: bool = False
     """The interrupt spares commands that became sessions."""
     later: list[Submission] = field(default_factory=list)
-    """Ops that came meanwhile and wait for the turn's end."""
+    """Ops that came meanwhile and wait for the turn's end; a `compact` among them is also done between two steps."""
+
+    @property
+    def takes_input(self) -> bool:
+        """Whether what started the turn is told to the model as input."""
+        return self.kind in ("regular", "review")
 
     def input_records(self, *, for_model: bool = True) -> tuple[LinePayload, ...]:
         """Records of the input that started the turn, when they are not in the rollout yet.
 
         `for_model`: False leaves out what the model would read, since a hook refused it.
         """
-        if self.submission is None or self.input_recorded:
+        if self.submission is None or self.input_recorded or not self.takes_input:
             return ()
         self.input_recorded = True
         untrusted = self.thread.config.spec.instruction_untrusted and not self.thread.history.items
         made = records.user_records(self.submission, self.thread.ports.clock.now_ms(), untrusted=untrusted)
         return made if for_model else tuple(record for record in made if not isinstance(record, Message))
+
+    def asked_compactions(self) -> Sequence[Submission]:
+        """Ops `compact` that came for this turn."""
+        return [submission for submission in self.later if isinstance(submission.op, Compact)]
 
     async def deliver_steers(self) -> bool:
         """Record what came for this turn; True when there was something that a hook did not refuse."""

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
+from patchyard.agent.accounts import book_attempt, book_response
 from patchyard.agent.budget import Spend
-from patchyard.agent.context import tokens
 from patchyard.agent.context.history import Call
 from patchyard.agent.ports import (
     AttemptEnded,
     ItemAdded,
     ItemDone,
     ModelEvent,
+    ModelNotice,
     RateLimits,
     ReasoningSummaryDelta,
     ResponseCompleted,
@@ -28,8 +29,8 @@ from patchyard.protocol.events import (
     ItemStarted,
     PatchProgress,
     ReasoningDelta,
-    TokenCount,
     ToolCallInputDelta,
+    Warning_,
 )
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import AgentMessageItem, ItemStatus, ReasoningItem
@@ -89,10 +90,10 @@ class ResponseReader:
                 self._done(event.item)
             case RateLimits():
                 self._rate_limits = dict(event.values)
+            case ModelNotice():
+                self._journal.post(Warning_(message=event.message))
             case AttemptEnded():
-                self._thread.cost_usd = tokens.add_cost(self._thread.cost_usd, event.record.cost_usd)
-                self._spend.cost_usd = tokens.add_cost(self._spend.cost_usd, event.record.cost_usd)
-                self._journal.post(event.record)
+                book_attempt(self._thread, self._spend, event.record)
             case ResponseCompleted():
                 self._complete(event)
             case ResponseCreated():
@@ -145,19 +146,9 @@ class ResponseReader:
     def _complete(self, event: ResponseCompleted) -> None:
         thread = self._thread
         self.completed = event
-        thread.usage = tokens.add(thread.usage, event.usage)
+        thread.answering_model = thread.active_settings.model
         thread.history.response_counted(event.usage)
-        self._spend.model_requests += 1
-        self._spend.add_response(event.usage)
-        self._journal.post(
-            TokenCount(
-                last=event.usage,
-                total=thread.usage,
-                model_context_window=thread.config.model_context_window,
-                cost_usd=thread.cost_usd,
-                rate_limits=self._rate_limits,
-            )
-        )
+        book_response(thread, self._spend, event, model=thread.answering_model, rate_limits=self._rate_limits)
 
     # --- texts that arrive in pieces
 

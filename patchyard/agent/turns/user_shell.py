@@ -51,9 +51,7 @@ class UserShellTurn(Turn):
             id=self._item_id, command=submission.op.command, cwd=settings.cwd, status=ItemStatus.IN_PROGRESS
         )
         self.state.input_recorded = True
-        await self._journal.commit(
-            ItemStarted(item=item, started_at=now_ms()), submission_id=self.id, consumed=[submission.id]
-        )
+        await self._journal.commit(ItemStarted(item=item, started_at=now_ms()), submission_id=self.id, consumed=[submission.id])
         thread.changed_files = not isinstance(settings.sandbox, ReadOnly)
         try:
             box = await thread.box()

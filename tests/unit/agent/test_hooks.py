@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from patchyard.agent.session import SessionOutcome
 from patchyard.agent.hooks import SPLIT_SCRIPT
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, Interrupt
 from patchyard.protocol.tasks import HookEvent, HookSpec
 from patchyard.testing.builders import call, patch_call, response, says, shell, spec, turn_input
@@ -219,9 +219,7 @@ def test_the_reason_of_a_post_hook_replaces_the_output():
 
 def test_a_post_hook_may_end_the_turn():
     out = answer(**{"continue": False, "stopReason": "enough"})
-    h = harness(
-        [response(shell("make", "c1"))], [Command("make"), Command("review", out)], hooks=hooks(PostToolUse="review")
-    )
+    h = harness([response(shell("make", "c1"))], [Command("make"), Command("review", out)], hooks=hooks(PostToolUse="review"))
     run(h)
     assert h.end().error.code == "hook_blocked"
 
@@ -408,11 +406,11 @@ def test_hooks_of_the_repository_need_the_tasks_word(trusted):
     run(h)
 
 
-@pytest.mark.parametrize("data", [b"[[hooks.Nothing]]\ncommand='x'", b"not toml", b"\xff", b"[[hooks.Stop]]\ncommand='x'\nmatcher='('"])
+@pytest.mark.parametrize(
+    "data", [b"[[hooks.Nothing]]\ncommand='x'", b"not toml", b"\xff", b"[[hooks.Stop]]\ncommand='x'\nmatcher='('"]
+)
 def test_a_broken_file_is_told_and_not_used(data):
-    h = AgentHarness(
-        [says("ok")], spec=spec(repository_hooks=True), source={"base_files": {".patchyard/hooks.toml": data}}
-    )
+    h = AgentHarness([says("ok")], spec=spec(repository_hooks=True), source={"base_files": {".patchyard/hooks.toml": data}})
     run(h)
     (warning,) = h.of_type("warning")
     assert warning.message.startswith("The hooks of .patchyard/hooks.toml are not used")

@@ -11,7 +11,12 @@ from patchyard.testing.harness import AgentHarness
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 QUESTIONS = [
-    {"id": "db", "header": "Database", "question": "Which one?", "options": ["SQLite", {"label": "Postgres", "description": "x"}]},
+    {
+        "id": "db",
+        "header": "Database",
+        "question": "Which one?",
+        "options": ["SQLite", {"label": "Postgres", "description": "x"}],
+    },
     {"id": "why", "question": "Why?"},
 ]
 
@@ -91,9 +96,7 @@ def test_a_question_parks_the_turn_and_its_answer_resumes_it_under_the_same_id()
 
 
 def test_nobody_is_asked_where_nobody_may_be_asked():
-    h = AgentHarness(
-        [response(call("request_user_input", "c1", questions=QUESTIONS)), says("ok")], spec=spec(approval="never")
-    )
+    h = AgentHarness([response(call("request_user_input", "c1", questions=QUESTIONS)), says("ok")], spec=spec(approval="never"))
     run(h)
     assert "Decide yourself" in h.model.outputs()["c1"]
     assert h.of_type("request_user_input") == []

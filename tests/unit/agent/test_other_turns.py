@@ -23,7 +23,9 @@ from patchyard.testing.scripted_model import Hold
 from patchyard.testing.scripted_sandbox import Command
 
 FINDING = {"title": "Loses data", "body": "When b is empty.", "priority": 1, "confidence": 0.9, "path": "a.py", "line_start": 3}
-REPORT = json.dumps({"findings": [{**FINDING, "title": "Slow", "priority": 3}, FINDING], "correct": False, "explanation": "No."})
+REPORT = json.dumps(
+    {"findings": [{**FINDING, "title": "Slow", "priority": 3}, FINDING], "correct": False, "explanation": "No."}
+)
 
 
 def hold():
@@ -53,7 +55,9 @@ async def one_after_the_other(h, op):
 
 
 def test_a_review_reports_its_findings_as_data():
-    h = AgentHarness([response(shell("git diff", "c1")), says(f"```json\n{REPORT}\n```")], commands=[Command("git diff", b"+x")])
+    h = AgentHarness(
+        [response(shell("git diff", "c1")), says(f"```json\n{REPORT}\n```")], commands=[Command("git diff", b"+x")]
+    )
     sub = run(h, Review())
     (started,) = h.of_type("turn_started")
     assert started.kind == "review"

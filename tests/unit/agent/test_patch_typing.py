@@ -42,7 +42,7 @@ def test_files_are_shown_while_the_patch_is_typed(freeform):
 def test_a_json_text_in_pieces_is_the_text(ascii_only):
     for seed in range(200):
         rng = random.Random(seed)
-        text = "".join(rng.choice("ab\n\t\"\\/é😀\u2028\x01") for _ in range(40))
+        text = "".join(rng.choice('ab\n\t"\\/é😀\u2028\x01') for _ in range(40))
         whole = json.dumps({"other": 1, "input": text}, ensure_ascii=ascii_only)
         reader, got = JsonStringValue(), ""
         while whole:

@@ -119,7 +119,8 @@ def test_huge_output_is_bounded_and_counted():
 def test_no_output_is_wanted():
     async def main():
         h = AgentHarness(
-            [response(shell("ls", "c1", max_output_tokens=0)), says("ok")], commands=[Command("ls", b"a long list of files\n" * 9)]
+            [response(shell("ls", "c1", max_output_tokens=0)), says("ok")],
+            commands=[Command("ls", b"a long list of files\n" * 9)],
         )
         h.submit()
         await h.run()
