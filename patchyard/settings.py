@@ -7,6 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile
+
 
 def _home() -> Path:
     return Path(os.environ.get("PATCHYARD_HOME") or Path.home() / ".patchyard").expanduser().absolute()
@@ -138,7 +140,14 @@ class Settings(BaseSettings):
     model_api_key: SecretStr | None = None
     """Key of that server, sent as bearer token."""
     model_context_window: int = Field(default=272_000, gt=0)
-    """Tokens that the model can take."""
+    """Tokens that a model can take which `models` does not name."""
+    models: dict[str, ModelProfile] = Field(default_factory=dict)
+    """Facts about single models, by name: `[models."name"]` with context_window, images, family."""
+    compaction: CompactionMethod = "local"
+    """What follows on a full context window: local (the model's summary), remote (the provider's own, where it has one; else
+    local), token_budget (no summary)."""
+    context_budget: float = Field(default=0.8, gt=0.1, le=0.95)
+    """Share of the context window from which on it counts as full."""
     model_idle_timeout_s: float = Field(default=300, gt=0)
     """A response stream that is silent for so long is broken off and tried again."""
     model_request_retries: int = Field(default=4, ge=0, le=20)

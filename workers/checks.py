@@ -1,6 +1,7 @@
 """The doctor's checks. Each looks at one part and answers with what it saw and what to do."""
 
 import asyncio
+import os
 import platform
 import re
 import shutil
@@ -28,6 +29,8 @@ Status = Literal["ok", "warning", "failed"]
 MIN_GIT = (2, 34)
 """Older ones lack safe handling of borrowed repositories."""
 _MODEL_TIMEOUT_S = 5.0
+MAX_SOCKET_PATH = 103
+"""Bytes, on every system (see the supervisor)."""
 
 
 def _result(name: str, status: Status, detail: str, remedy: str | None = None) -> list[CheckResult]:
@@ -80,6 +83,8 @@ async def image(settings: Settings) -> list[CheckResult]:
         return _result("image", "failed", "the image of the boxes was not built yet", build)
     name = base_image(settings)
     boxes = DockerBoxes(settings.docker_host, concurrency=1)
+    if not (await boxes.info()).reachable:
+        return _result("image", "failed", f"no engine can be asked for {name}", "Start the Docker engine first.")
     if not await boxes.image_exists(name):
         return _result("image", "failed", f"{name} is not in the Docker engine", build)
     return _result("image", "ok", name)
@@ -87,6 +92,10 @@ async def image(settings: Settings) -> list[CheckResult]:
 
 async def queue(settings: Settings) -> list[CheckResult]:
     """Redis: reachable, and durable."""
+    socket = settings.home / "redis.sock"
+    if settings.redis_url is None and len(os.fsencode(socket)) > MAX_SOCKET_PATH:
+        text = f"{socket} is too long a path for a unix socket"
+        return _result("redis", "failed", text, "Set PATCHYARD_HOME to a folder with a shorter path.")
     core = QueueCore(settings.effective_redis_url, allow_volatile=settings.allow_volatile_redis)
     try:
         await core.open()
@@ -176,10 +185,10 @@ async def _provider(provider: ProviderConfig, wanted: str | None) -> list[CheckR
 
 
 def _free_bytes(settings: Settings) -> int | None:
-    for folder in (settings.home, *settings.home.parents):
-        if folder.is_dir():
-            return shutil.disk_usage(folder).free
-    return None
+    """Of the fullest disk that holds a part of the home."""
+    parts = [folder for folder in (settings.home / "redis", settings.home / "workspaces", settings.home) if folder.is_dir()]
+    there = parts or [folder for folder in settings.home.parents if folder.is_dir()][:1]
+    return min((shutil.disk_usage(folder).free for folder in there), default=None)
 
 
 def _sqlite_file(url: str) -> Path | None:
