@@ -11,10 +11,8 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
-import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 
