@@ -22,7 +22,8 @@ def _loopback_only() -> list[str] | None:
 
 def _run(title: str, command: list[str], env: dict[str, str]) -> int:
     print(f"==> {title}", flush=True)
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, **env}).returncode
+    images = os.environ.get("PATCHYARD_HOME", str(ROOT / ".patchyard"))  # where the set-up recorded the image of the boxes
+    return subprocess.run(command, cwd=ROOT, env={"PATCHYARD_TEST_IMAGE_HOME": images, **os.environ, **env}).returncode
 
 
 def main() -> int:

@@ -62,13 +62,23 @@ def start_detached(settings: Settings, *, workers: int | None) -> Ready:
         answer = json.loads(line)
         if "url" in answer:
             return Ready(url=answer["url"], pid=answer["pid"])
+        _wait_for_end(process)
         raise StartFailed(answer["message"], remedy=answer.get("remedy"), details=answer.get("details"))
     process.send_signal(signal.SIGTERM)
+    _wait_for_end(process)
     raise StartFailed(
         f"The service did not start. Log: {log}",
         remedy="Run `patchyard up` in the foreground to watch it, and `patchyard doctor` for what it needs.",
         details=last_lines(log, since=log_start),
     )
+
+
+def _wait_for_end(process: "subprocess.Popen[bytes]") -> None:
+    """A start that failed leaves nothing that still runs when its command returns."""
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _read_line(fd: int, timeout_s: float) -> bytes:
@@ -124,7 +134,8 @@ def _stop_supervisor(home: ServiceHome, timeout_s: float) -> None:
     if identity is not None:
         os.kill(identity.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    while home.is_locked():
+    # The lock goes a moment before the process: who stops a service and deletes its folder wants both gone.
+    while home.is_locked() or (identity is not None and identify(identity.pid) == identity):
         if time.monotonic() > deadline:
             if identity is None:
                 raise CliError(
