@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from bench.released_bugs import Bug
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".patchyard"
-PATCHYARD = str(Path(sys.executable).with_name("patchyard"))
+CLI = (sys.executable, "-m", "patchyard.cli")
+"""`patchyard`, from this source tree also where it is not installed."""
 
 
 @contextmanager
@@ -33,7 +34,9 @@ def replay_model(script: Path) -> Iterator[str]:
 
 
 def sandbox_image() -> str:
-    """Id of the sandbox image that the set-up recorded."""
+    """Id of the sandbox image that the set-up recorded; the setting PATCHYARD_SANDBOX_IMAGE comes first."""
+    if "PATCHYARD_SANDBOX_IMAGE" in os.environ:
+        return os.environ["PATCHYARD_SANDBOX_IMAGE"]
     return str(json.loads((STATE / "images.lock.json").read_text())["base"]["id"])
 
 
@@ -54,19 +57,25 @@ def service(home: Path, model_url: str, **settings: str) -> Iterator[dict[str, s
     if "SSL_CERT_FILE" in os.environ:  # a machine behind a proxy with a certificate of its own: the set-up phase needs it too
         own["SETUP_CA_FILE"] = os.environ["SSL_CERT_FILE"]
     env = {**os.environ, **{f"PATCHYARD_{name}": value for name, value in own.items()}}
-    subprocess.run([PATCHYARD, "up", "--detach"], env=env, check=True, stdin=subprocess.DEVNULL)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    subprocess.run([*CLI, "up", "--detach"], env=env, check=True, stdin=subprocess.DEVNULL)
     try:
         yield env
     finally:
-        subprocess.run([PATCHYARD, "down"], env=env, check=True, stdin=subprocess.DEVNULL)
+        subprocess.run([*CLI, "down"], env=env, check=True, stdin=subprocess.DEVNULL)
+
+
+def state(env: Mapping[str, str]) -> dict[str, Any]:
+    """What the supervisor of a running service wrote down: its url and pid, …"""
+    return dict(json.loads(Path(env["PATCHYARD_HOME"], "run/service.json").read_text()))
 
 
 def fix(bug: Bug, repository: Path, overlay: Path, patch: Path, env: dict[str, str], *, quiet: bool = False) -> dict[str, Any]:
     """Run `patchyard fix` as a user does; the task as the API shows it afterwards."""
-    command = [PATCHYARD, "fix", str(repository), "--issue", bug.instruction, "--verify", bug.verify]
+    command = [*CLI, "fix", str(repository), "--issue", bug.instruction, "--verify", bug.verify]
     command += ["--verify-overlay", str(overlay), "--output", str(patch)]
     if bug.setup:
         command += ["--setup", bug.setup]
     subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL if quiet else None)
-    listed = subprocess.run([PATCHYARD, "tasks", "list", "--json"], env=env, check=True, capture_output=True, text=True)
+    listed = subprocess.run([*CLI, "tasks", "list", "--json"], env=env, check=True, capture_output=True, text=True)
     return dict(json.loads(listed.stdout)["data"][0])

@@ -11,20 +11,19 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
-import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.model_process import ask, model_process
 from bench.peers import codex, mini_swe, patchyard
 from bench.peers.meter import Meter
 from bench.peers.trajectory import is_fixed, make_repository
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("PATCHYARD_BENCH_CACHE", ".patchyard/bench-cache")).absolute()
-NAMES = ("patchyard", "codex-exec", "codex-app-server", "mini-swe-agent")
+NAMES = ("patchyard", "patchyard-verified", "codex-exec", "codex-app-server", "mini-swe-agent")
 
 
 class Peer(Protocol):
@@ -57,31 +56,15 @@ def _fixed(repositories: list[Path]) -> int:
     return sum(is_fixed((repository / "calc/ops.py").read_text()) for repository in repositories)
 
 
-@contextlib.contextmanager
-def _model() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-m", "bench.peers.mock_model"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert process.stdout
-        yield int(process.stdout.readline())
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _ask(port: int, path: str, method: str = "GET") -> dict[str, Any]:
-    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)) as answer:
-        return dict(json.load(answer))
-
-
 async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         repositories = [make_repository(Path(folder) / f"r{i}") for i in range(tasks)]
         os.chmod(folder, 0o755)
-        before = _ask(port, "/stats")["cpu_s"]
-        _ask(port, "/reset", "POST")
+        before = ask(port, "/stats")["cpu_s"]
+        ask(port, "/reset", "POST")
         with Meter() as meter:
             fixed = await peer.run(repositories, at_once, meter)
-        stats = _ask(port, "/stats")
+        stats = ask(port, "/stats")
         usage = meter.usage
         left = _containers()
         mini_swe.remove_leftovers()
@@ -118,8 +101,10 @@ async def _peers(wanted: list[str], port: int, scratch: Path) -> AsyncIterator[d
             except FileNotFoundError as error:
                 print(f"skipped: {name}: {error}", flush=True)
     async with contextlib.AsyncExitStack() as stack:
-        if "patchyard" in wanted:
-            peers["patchyard"] = await stack.enter_async_context(patchyard.service(scratch / "home", port, image))
+        if {"patchyard", "patchyard-verified"} & set(wanted):
+            ours = await stack.enter_async_context(patchyard.service(scratch / "home", port, image))
+            variants: dict[str, Peer] = {"patchyard": ours, "patchyard-verified": ours.with_verification()}
+            peers = {name: variants.get(name) or peers[name] for name in wanted if name in variants or name in peers}
         yield peers
 
 
@@ -146,7 +131,7 @@ async def _main(arguments: argparse.Namespace) -> None:
     print(f"load of the machine before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
     rows: list[dict[str, Any]] = []
     try:
-        with _model() as port:
+        with model_process("bench.peers.mock_model") as port:
             async with _peers(arguments.only, port, scratch) as peers:
                 for round_number in range(arguments.rounds):
                     for at_once in arguments.at_once:
@@ -157,9 +142,8 @@ async def _main(arguments: argparse.Namespace) -> None:
                             print(json.dumps(rows[-1]), flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    out = ROOT / "bench/results/side_by_side.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(rows, indent=1))
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(rows, indent=1))
     _print(rows)
 
 
@@ -168,5 +152,6 @@ if __name__ == "__main__":
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--tasks", type=int, default=8, help="tasks in a measurement with more than one at once")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, default=ROOT / "bench/results/side_by_side.json", metavar="FILE")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
     asyncio.run(_main(parser.parse_args()))

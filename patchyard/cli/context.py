@@ -88,7 +88,7 @@ def ensure_service(of: Settings, *, may_start: bool) -> None:
             "No Patchyard service is running.", remedy="Start it with `patchyard up --detach`, or leave out --no-start."
         )
     notice("No service is running: starting one (as `patchyard up --detach` does) …")
-    ready = start_detached(of, workers=None)
+    ready = start_detached(of)
     notice(f"The service is up at {ready.url}; `patchyard down` stops it.")
     warn_if_volatile(of, ready.url)
 

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from patchyard.agent import Ports, Session, SessionConfig, SessionOutcome
+from patchyard.agent.config import Ports, SessionConfig
 from patchyard.agent.ports import TurnOutcome
+from patchyard.agent.session import Session, SessionOutcome
 from patchyard.protocol.events import DurableMsg
 from patchyard.protocol.ops import Op, Submission, TraceContext
 from patchyard.protocol.tasks import TaskSpec

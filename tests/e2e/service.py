@@ -1,10 +1,12 @@
 """The whole way without API and CLI: a real Redis, SQLite, a folder store, the engine, worker processes, the replay model."""
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -25,8 +27,6 @@ from patchyard.settings import Settings
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
-IMAGE_HOME = Path(os.environ.get("PATCHYARD_TEST_IMAGE_HOME") or Path.home() / ".patchyard")
-"""Where `sandbox_images/build.py` recorded the image of the boxes."""
 TRACE = TraceContext(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 WAIT_S = 60.0
 
@@ -235,14 +235,12 @@ class Service:
         await self.store.close()
 
 
+@functools.cache
 def image() -> str:
-    """Image id of the boxes, as the image build recorded it."""
-    from workers.running.setup import recorded_image
-
-    found = recorded_image(IMAGE_HOME)
-    if found is None:
-        raise AssertionError("the image of the boxes is not built: run `python sandbox_images/build.py`")
-    return found
+    """Image id of the boxes; built if no image of the same inputs is there, which takes a second otherwise."""
+    with tempfile.TemporaryDirectory() as home:
+        argv = [sys.executable, str(ROOT / "sandbox_images" / "build.py"), "--home", home]
+        return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout.strip()
 
 
 def _spawn(argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:

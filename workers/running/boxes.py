@@ -101,12 +101,19 @@ class TurnBoxes:
         """See agent.ports.SandboxSource."""
         return await self._box()
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
         """See agent.ports.SandboxSource."""
         if isinstance(self._spec.repository, NoSource):
             return ()
         with _as_sandbox_error():
-            return await self._parts.workspaces.instructions(await self._base())
+            return await self._parts.workspaces.instructions(await self._base(), folder=folder)
+
+    async def base_file(self, path: str) -> bytes | None:
+        """See agent.ports.SandboxSource."""
+        if isinstance(self._spec.repository, NoSource):
+            return None
+        with _as_sandbox_error():
+            return await self._parts.workspaces.base_file(await self._base(), path)
 
     # --- for the delivery
 

@@ -78,9 +78,10 @@ class Delivery:
             raise TurnError(error.info) from error
 
     async def at_end(self, outcome: TurnOutcome) -> Sequence[DurableMsg]:
-        """The task's last state; of a turn that ended badly also the work so far."""
+        """The task's last state; of a turn that ended badly, or that was no regular one, also the work so far."""
         events: list[DurableMsg] = []
-        if outcome.status is not TurnStatus.COMPLETED:
+        regular = outcome.kind == "regular"
+        if outcome.status is not TurnStatus.COMPLETED or (not regular and outcome.changed_files):
             try:
                 events += await self._store_patch(await self._take_patch())
             except _INFRASTRUCTURE as error:
@@ -88,7 +89,8 @@ class Delivery:
                     log.warning("the work of turn %s could not be kept: %s", outcome.turn_id, error)
                     events.append(Warning_(message=f"The work so far could not be stored: {error}"))
         self._metrics.add(Metric.TURNS, labels={"status": outcome.status.value})
-        events.append(self._task_state(outcome))
+        if regular:
+            events.append(self._task_state(outcome))
         return events
 
     def _task_state(self, outcome: TurnOutcome) -> TaskStatusChanged:

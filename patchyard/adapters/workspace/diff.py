@@ -2,13 +2,13 @@
 
 import asyncio
 import secrets
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from patchyard.agent.ports import ExecLimits, ExitStatus, Sandbox, SandboxError, SandboxExecRequest, SandboxProcess
+from patchyard.agent.ports import ExecLimits, ExitStatus, Sandbox, SandboxExecRequest, SandboxProcess
 from patchyard.protocol.policies import SandboxPolicy, WorkspaceWrite
 
+from ._changes import parse_changes
 from .checkout import GIT_DIR, MIRROR, WORKSPACE
 from .errors import DiskFull, GitFailed, PatchTooLarge
 
@@ -26,7 +26,10 @@ _CONFIG = (
     " -c diff.mnemonicPrefix=false -c diff.noprefix=false -c diff.submodule=short -c index.threads=1"
     " -c advice.addEmbeddedRepo=false"
 )
-_DIFF = "diff --cached --no-color --no-ext-diff --no-textconv --full-index"
+_DIFF = "diff --cached --no-color --no-ext-diff --no-textconv --full-index --no-abbrev -z --numstat --binary"
+_LISTS_LIMIT = 32 * 1024 * 1024
+"""Bytes that the lists of changed paths before the patch may take."""
+_STAGING_FAILED = 3
 
 
 @dataclass(frozen=True)
@@ -62,23 +65,17 @@ async def compute_diff(
 
     PatchTooLarge, DiskFull, GitFailed; SandboxError when the box is lost.
     """
-    scratch = f"/tmp/.patchyard-diff-{secrets.token_hex(8)}"  # noqa: S108 - inside the box; `mkdir` refuses an existing one
-    env = _environment(scratch)
-    run = _Runner(sandbox, env, policy or WorkspaceWrite())
-    try:
-        left_out = await _nested_repositories(run)
-        await run.must(_stage_script(scratch, base, left_out), "collecting the changes")
-        numbers = await run.must(f"git {_CONFIG} {_DIFF} --numstat -z {base} -- 2>/dev/null", "counting the changes")
-        patch = await run.shell(f"git {_CONFIG} {_DIFF} --binary {base} -- 2>/dev/null", limit=max_bytes)
-        if patch.cut:
-            raise PatchTooLarge(
-                f"The changes are larger than {max_bytes:,} bytes. Add build results to .gitignore, then run the task again."
-            )
-        if patch.status.code != 0:
-            raise GitFailed(f"git diff ended with exit code {patch.status.code} in the box.")
-        return _with_stats(patch.output, numbers.output, left_out)
-    finally:
-        await _forget(run, scratch)
+    output = await _changes(sandbox, base, policy=policy or WorkspaceWrite(), limit=max_bytes + _LISTS_LIMIT)
+    changes = parse_changes(output)
+    if len(changes.patch) > max_bytes:
+        raise _too_large(max_bytes)
+    return Patch(changes.patch, changes.files, changes.insertions, changes.deletions, changes.nested)
+
+
+def _too_large(max_bytes: int) -> PatchTooLarge:
+    return PatchTooLarge(
+        f"The changes are larger than {max_bytes:,} bytes. Add build results to .gitignore, then run the task again."
+    )
 
 
 def _environment(scratch: str) -> dict[str, str]:
@@ -102,69 +99,43 @@ def _environment(scratch: str) -> dict[str, str]:
     }
 
 
-async def _nested_repositories(run: "_Runner") -> tuple[str, ...]:
-    """Folders of the tree, relative to it, that are repositories of their own."""
-    found = await run.must(
-        "find . -mindepth 2 -name .git -prune -print0 2>/dev/null || true", "looking for nested repositories"
-    )
-    names = [path.decode("utf-8", "surrogateescape") for path in found.output.split(b"\0") if path]
-    return tuple(name.removeprefix("./").removesuffix("/.git") for name in names)
+def _script(scratch: str, base: str) -> str:
+    """One shell for all of it: a process in a box costs more than what these commands do.
 
-
-def _stage_script(scratch: str, base: str, nested: Sequence[str]) -> str:
-    left_out = " ".join(shlex.quote(f":(exclude,literal){name}") for name in nested)
-    add = f"git {_CONFIG} add --all -- . {left_out}"
+    Its output: the nested repositories (`N<path>`, NUL), then the diff's.
+    """
     # `cp -p` keeps the index's time: git compares it with the files' times to notice changes within the same second.
+    index = f"if [ -f {GIT_DIR}/index ]; then cp -p {GIT_DIR}/index {scratch}/index; else git {_CONFIG} read-tree {base}; fi"
+    nested = (
+        f"find . -mindepth 2 -name .git -prune -printf 'N%h\\0' -fprintf {scratch}/nested ':(exclude,literal)%h\\0' 2>/dev/null"
+    )
+    add = f"git {_CONFIG} add --all --pathspec-from-file={scratch}/paths --pathspec-file-nul"
     # What its owner can't read is made readable only when it stands in the way.
+    stage = f"{add} || {{ find . ! -type l ! -readable -exec chmod u+rX {{}} \\; ; {add}; }}"
     return (
-        f"set -e; umask 077; mkdir {scratch}; mkdir {scratch}/objects; "
-        f"if [ -f {GIT_DIR}/index ]; then cp -p {GIT_DIR}/index {scratch}/index; else git {_CONFIG} read-tree {base}; fi; "
-        f"{add} || {{ find . ! -type l ! -readable -exec chmod u+rX {{}} \\; ; {add}; }}"
+        f"umask 077; mkdir {scratch} {scratch}/objects || exit {_STAGING_FAILED}; trap 'rm -rf {scratch}' EXIT; "
+        f"{nested}; printf '.\\0' | cat - {scratch}/nested > {scratch}/paths; "
+        f"if {{ {{ {index}; }} && {{ {stage}; }}; }} > {scratch}/said 2>&1; then "
+        f"git {_CONFIG} {_DIFF} {base} -- 2>/dev/null; "
+        f"else tail -c 2000 {scratch}/said; exit {_STAGING_FAILED}; fi"
     )
 
 
-def _with_stats(data: bytes, numbers: bytes, left_out: tuple[str, ...]) -> Patch:
-    files = insertions = deletions = 0
-    fields = iter(numbers.split(b"\0"))
-    for entry in fields:
-        if not entry:
-            continue
-        added, removed, path = entry.split(b"\t", 2)
-        if not path:  # a rename: old and new name follow
-            next(fields, None)
-            next(fields, None)
-        files += 1
-        insertions += 0 if added == b"-" else int(added)
-        deletions += 0 if removed == b"-" else int(removed)
-    return Patch(data, files, insertions, deletions, left_out)
-
-
-async def _forget(run: "_Runner", scratch: str) -> None:
-    try:
-        await run.shell(f"rm -rf {scratch}")
-    except SandboxError:
-        pass  # the box is gone, and its scratch space with it
-
-
-class _Runner:
-    def __init__(self, sandbox: Sandbox, env: Mapping[str, str], policy: SandboxPolicy) -> None:
-        self._sandbox = sandbox
-        self._env = env
-        self._policy = policy
-
-    async def shell(self, script: str, *, limit: int = 1 << 20) -> CommandResult:
-        return await run_in_box(
-            self._sandbox, ("/bin/sh", "-c", script), env=self._env, policy=self._policy, limit=limit, timeout_s=_STEP_TIMEOUT_S
-        )
-
-    async def must(self, script: str, what: str) -> CommandResult:
-        result = await self.shell(script, limit=64 << 20)
-        if result.status.code == 0 and not result.cut:
-            return result
-        said = result.output[-2000:].decode("utf-8", "replace").strip()
-        if "No space left on device" in said:
-            raise DiskFull(f"{what} in the box")
-        raise GitFailed(f"{what.capitalize()} in the box failed (exit code {result.status.code}): {said[-500:]}")
+async def _changes(sandbox: Sandbox, base: str, *, policy: SandboxPolicy, limit: int) -> bytes:
+    """What the script says about the tree."""
+    scratch = f"/tmp/.patchyard-diff-{secrets.token_hex(8)}"  # noqa: S108 - inside the box; `mkdir` refuses an existing one
+    argv = ("/bin/sh", "-c", _script(scratch, base))
+    result = await run_in_box(sandbox, argv, env=_environment(scratch), policy=policy, limit=limit, timeout_s=_STEP_TIMEOUT_S)
+    if result.cut:
+        raise _too_large(limit - _LISTS_LIMIT)
+    if result.status.code == 0:
+        return result.output
+    if result.status.code != _STAGING_FAILED:
+        raise GitFailed(f"git diff ended with exit code {result.status.code} in the box.")
+    said = result.output[-2000:].decode("utf-8", "replace").strip()
+    if "No space left on device" in said:
+        raise DiskFull("the changes were collected in the box")
+    raise GitFailed(f"Collecting the changes in the box failed: {said[-500:]}")
 
 
 async def run_in_box(

@@ -29,16 +29,14 @@ from patchyard.client import ConnectionFailed
 from patchyard.protocol.service import DoctorReport, Readiness
 from patchyard.settings import Settings
 
-_DEFAULT_WORKERS = 1
-"""One process runs up to 200 turns at once; on a machine of its own, one per core is better."""
-
 
 @click.command(epilog=examples("patchyard up --detach", "PATCHYARD_API_PORT=7500 patchyard up --workers 2"))
 @click.option("--detach", is_flag=True, help="Start in the background and return when everything is ready.")
-@click.option("--workers", type=click.IntRange(0, 256), default=None, help=f"Worker processes.  [default: {_DEFAULT_WORKERS}]")
-@click.option("--ready-fd", type=int, default=None, hidden=True)
+@click.option(
+    "--workers", type=click.IntRange(0, 256), default=background.DEFAULT_WORKERS, show_default=True, help="Worker processes."
+)
 @json_option
-def up(detach: bool, workers: int | None, ready_fd: int | None, as_json: bool) -> None:
+def up(detach: bool, workers: int, as_json: bool) -> None:
     """Start Redis, the API and the workers on this machine."""
     config = settings()
     if detach:
@@ -46,24 +44,17 @@ def up(detach: bool, workers: int | None, ready_fd: int | None, as_json: bool) -
         return
 
     def ready(state: ServiceState) -> None:
-        if ready_fd is not None:
-            background.notify_ready(ready_fd, state)
-        elif as_json:
+        if as_json:
             print_json(state)
         else:
             _say_ready(state.url, state.pid)
             warn_if_volatile(config, state.url)
             notice("Ctrl-C stops it.")
 
-    try:
-        asyncio.run(Supervisor(config, workers=_DEFAULT_WORKERS if workers is None else workers, on_ready=ready).run())
-    except CliError as error:
-        if ready_fd is not None:
-            background.notify_failed(ready_fd, error)
-        raise
+    asyncio.run(Supervisor(config, workers=workers, on_ready=ready).run())
 
 
-def _up_detached(config: Settings, workers: int | None, as_json: bool) -> None:
+def _up_detached(config: Settings, workers: int, as_json: bool) -> None:
     try:
         started = background.start_detached(config, workers=workers)
     except AlreadyRunning as running:

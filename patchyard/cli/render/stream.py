@@ -83,6 +83,7 @@ class StreamView:
                 | events.TaskStatusChanged()
                 | events.TokenCount()
                 | events.HookStarted()
+                | events.ReviewCompleted()
                 | events.ReasoningDelta()
                 | events.ToolCallInputDelta()
                 | events.ExecOutputDelta()

@@ -16,6 +16,8 @@ from .home import ServiceHome, ServiceState, last_lines
 from .identity import end_process, identify
 from .supervisor import stop_orphans
 
+DEFAULT_WORKERS = 1
+"""One process runs up to 200 turns at once; on a machine of its own, one per core is better."""
 _START_TIMEOUT_S = 240.0
 """Above the sum of the processes' own limits, so that theirs speak first."""
 _STOP_TIMEOUT_S = 60.0
@@ -28,7 +30,7 @@ class Ready(NamedTuple):
     pid: int
 
 
-def start_detached(settings: Settings, *, workers: int | None) -> Ready:
+def start_detached(settings: Settings, *, workers: int = DEFAULT_WORKERS) -> Ready:
     """Start the service in the background; returns when it is ready. AlreadyRunning, StartFailed."""
     home = ServiceHome(settings.home)
     home.prepare()
@@ -36,8 +38,7 @@ def start_detached(settings: Settings, *, workers: int | None) -> Ready:
         state = home.state()
         raise AlreadyRunning(home.supervisor_pid(), state.url if state else None, home.root)
     read_end, write_end = os.pipe()
-    argv = [sys.executable, "-m", "patchyard.cli", "up", "--ready-fd", str(write_end)]
-    argv += [] if workers is None else ["--workers", str(workers)]
+    argv = [sys.executable, "-m", "patchyard.cli.services", "--ready-fd", str(write_end), "--workers", str(workers)]
     log = home.log_file("supervisor")
     with log.open("ab") as output:
         log_start = output.tell()

@@ -8,8 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import httpx
+from typing import NamedTuple
 
 import patchyard
 from patchyard.cli.errors import StartFailed
@@ -18,6 +17,7 @@ from patchyard.settings import Settings
 from .embedded_redis import check_attached, find_server_binary, write_configuration
 from .home import ServiceHome, ServiceState
 from .identity import ProcessIdentity, end_process, read_pid_file
+from .probe import answers
 from .process import ManagedProcess, ProcessSpec, report
 from .resp import is_alive
 
@@ -74,7 +74,7 @@ class Supervisor:
         url = _url_of(self._listener)
         await self._start_redis()
         # API and workers only need Redis: they load their libraries at the same time, and are judged one after the other.
-        api = await self._begin(self._api(url, self._listener.fileno()))
+        api = await self._begin(self._api(self._listener))
         workers = [await self._begin(self._worker(number)) for number in range(1, self._workers + 1)]
         for process in (api, *workers):
             await process.wait_ready()
@@ -115,13 +115,12 @@ class Supervisor:
             )
         )
 
-    def _api(self, url: str, fd: int) -> ProcessSpec:
+    def _api(self, listener: socket.socket) -> ProcessSpec:
+        host, port = _address(listener)
+        fd = listener.fileno()
+
         async def ready(_process: ManagedProcess) -> bool:
-            try:
-                async with httpx.AsyncClient(timeout=2, trust_env=False) as http:
-                    return (await http.get(f"{url}/healthz")).is_success
-            except httpx.TransportError:
-                return False
+            return await answers(host, port, "/healthz")
 
         return ProcessSpec(
             name="api",
@@ -189,11 +188,20 @@ class Supervisor:
             self._listener.close()
 
 
-def _url_of(listener: socket.socket) -> str:
+class _Address(NamedTuple):
+    host: str
+    port: int
+
+
+def _address(listener: socket.socket) -> _Address:
     """Where a client on this machine connects."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - compared only
-    return f"http://{host}:{port}"
+    return _Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host) or host, port)  # noqa: S104 - compared only
+
+
+def _url_of(listener: socket.socket) -> str:
+    host, port = _address(listener)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

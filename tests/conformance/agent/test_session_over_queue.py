@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from patchyard.agent import SessionOutcome
 from patchyard.agent.ports import LeaseLost
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, Interrupt, Shutdown
 from patchyard.rollout import decode_line, restore

@@ -11,7 +11,9 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
 from patchyard.adapters.catalog import Catalog, CatalogMisconfigured
+from patchyard.adapters.catalog.database.migrate import SCHEMA_REVISION
 from patchyard.adapters.catalog.database.tables import Base
+from patchyard.adapters.catalog.database.upgrade import scripts
 
 _MIGRATE = """
 import asyncio, sys
@@ -84,6 +86,10 @@ def test_a_schema_of_a_newer_version_is_refused(url: str) -> None:
         await catalog.close()
 
     asyncio.run(run())
+
+
+def test_the_revision_that_needs_no_migration_is_the_newest() -> None:
+    assert scripts().get_heads() == [SCHEMA_REVISION]
 
 
 def test_every_table_begins_its_key_with_the_tenant() -> None:

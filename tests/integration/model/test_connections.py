@@ -18,10 +18,10 @@ from patchyard.adapters.model import ProviderConfig, ResponsesClient
 from patchyard.agent.ports import ItemDone, ModelError, ModelRequest
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.model_items import InputText, Message
-from patchyard.replay.player import encode
+from patchyard.replay.player import Frame
 from patchyard.testing import events as ev
 
-BODY = b"".join(encode(event) for event in ev.sse(ev.ev_message("over the wire")))
+BODY = b"".join(Frame(event, 0).sse() for event in ev.sse(ev.ev_message("over the wire")))
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

@@ -21,13 +21,12 @@ from patchyard.adapters.workspace import (
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.policies import DangerFullAccess, SandboxPolicy, WorkspaceWrite
 from patchyard.protocol.tasks import GitSource
+from tests.e2e.service import image
 from tests.unit.workspace.conftest import git, repository  # noqa: F401 - a fixture
 from tests.unit.workspace.test_checkout import _tar
-from workers.running.setup import recorded_image
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(120)]
 
-HOME = Path(os.environ.get("PATCHYARD_TEST_IMAGE_HOME") or Path.home() / ".patchyard")
 INSTALLATION = f"test-{os.getpid()}"
 
 
@@ -50,13 +49,11 @@ def run(tmp_path: Path, folder: Path, body: Callable[[Kit], Awaitable[None]]) ->
         raise AssertionError("no artefact is needed")
 
     async def main() -> None:
-        image = recorded_image(HOME)
-        assert image is not None, "build the image first: python sandbox_images/build.py"
         manager = WorkspaceManager(tmp_path / "root", worker_id="w", fetch_artefact=never, allow_local=True)
         manager.open()
         engine = DockerBoxes("unix:///var/run/docker.sock", concurrency=2, installation=INSTALLATION)
         try:
-            await body(Kit(manager, engine, GitSource(url=str(folder)), image))
+            await body(Kit(manager, engine, GitSource(url=str(folder)), image()))
         finally:
             await engine.close()
             await manager.close()

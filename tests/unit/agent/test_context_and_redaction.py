@@ -2,10 +2,11 @@ import asyncio
 
 import pytest
 
-from patchyard.agent import Redactor, prompt_version
 from patchyard.agent.context.history import History
 from patchyard.agent.context.surroundings import AGENTS_MD_BYTES, agents_md
 from patchyard.agent.context.untrusted import clean, fence
+from patchyard.agent.prompts import prompt_version
+from patchyard.agent.redact import Redactor
 from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput, InputText, Message
 from patchyard.testing.builders import completed, response, says, shell, spec, streamed, turn_input
 from patchyard.testing.harness import AgentHarness

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from patchyard.agent import SessionOutcome
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, Interrupt, PatchApproval, RecoverTurn, SuspendTurnAndShutdown
 from patchyard.protocol.policies import ReadOnly
@@ -330,7 +330,7 @@ def test_a_crash_before_the_input_was_recorded_loses_nothing():
         h = AgentHarness([says("ok")])
         real = h.source.instructions
 
-        async def slow():
+        async def slow(folder=""):
             reached.set()
             await asyncio.Event().wait()
 

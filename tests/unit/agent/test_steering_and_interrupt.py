@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from patchyard.agent import SessionOutcome
 from patchyard.agent.ports import LeaseLost
+from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.ops import InterAgentCommunication, Interrupt, Shutdown, StartIfIdle, Steer, TurnOverrides
 from patchyard.protocol.policies import ReadOnly
