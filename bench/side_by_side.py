@@ -11,13 +11,12 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
-import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.model_process import ask, model_process
 from bench.peers import codex, mini_swe, patchyard
 from bench.peers.meter import Meter
 from bench.peers.trajectory import is_fixed, make_repository
@@ -55,22 +54,6 @@ class _Mini:
 
 def _fixed(repositories: list[Path]) -> int:
     return sum(is_fixed((repository / "calc/ops.py").read_text()) for repository in repositories)
-
-
-@contextlib.contextmanager
-def mock_model() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-m", "bench.peers.mock_model"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert process.stdout
-        yield int(process.stdout.readline())
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def ask(port: int, path: str, method: str = "GET") -> dict[str, Any]:
-    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)) as answer:
-        return dict(json.load(answer))
 
 
 async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int) -> dict[str, Any]:
@@ -148,7 +131,7 @@ async def _main(arguments: argparse.Namespace) -> None:
     print(f"load of the machine before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
     rows: list[dict[str, Any]] = []
     try:
-        with mock_model() as port:
+        with model_process("bench.peers.mock_model") as port:
             async with _peers(arguments.only, port, scratch) as peers:
                 for round_number in range(arguments.rounds):
                     for at_once in arguments.at_once:

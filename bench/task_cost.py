@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import processes
+from bench.model_process import ask, model_process
 from bench.peers import patchyard
 from bench.peers.meter import Meter
 from bench.peers.trajectory import make_repository
-from bench.side_by_side import ask, mock_model
 
 
 async def _round(peer: patchyard.Peer, home: Path, port: int, at_once: int, tasks: int) -> dict[str, Any]:
@@ -53,7 +53,7 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     scratch = Path(tempfile.mkdtemp(prefix="bench-"))
     rows: list[dict[str, Any]] = []
     try:
-        with mock_model() as port:
+        with model_process("bench.peers.mock_model") as port:
             async with patchyard.service(scratch / "home", port, patchyard.image_id()) as plain:
                 peer = plain.with_verification() if options.verify else plain
                 await _round(peer, scratch / "home", port, 1, 1)

@@ -48,6 +48,7 @@ class Attr(StrEnum):
     QUEUE_WAIT = "patchyard.queue.wait_s"
     TRANSPORT = "patchyard.transport"
     ATTEMPT = "patchyard.attempt"
+    REQUEST_KIND = "patchyard.request.kind"
     LINK = "patchyard.link"
     IMAGE = "patchyard.image"
     CACHED = "patchyard.cached"

@@ -217,7 +217,7 @@ class MemoryBackend(MemoryState):
         if any(e.role == "steer" and e.turn == a["turn"] and n not in a["consumed"] for n, e in t.waiting.items()):
             return [b"STEER"]
         self._write(a, blobs)
-        t.waiting = {n: e for n, e in t.waiting.items() if a["turn"] not in (e.turn, e.id) or e.op == "shutdown"}
+        t.waiting = {n: e for n, e in t.waiting.items() if e.id != a["turn"]}
         self._clear_turn(t)
         t.texts.clear()
         t.ended = True
@@ -225,7 +225,7 @@ class MemoryBackend(MemoryState):
             self._drop_lease(a["thread"])
             self._close_thread(a["thread"])
             return self._answer(a, "finish", "CLOSED")
-        if t.waiting:
+        if t.waiting or a.get("keep"):
             self._promote(a["thread"])
             return [*self._answer(a, "finish", "MORE"), t.turn.encode()]
         self._drop_lease(a["thread"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from patchyard.replay import ReplayServer, RequestEntry, Script, SharedSequence, Step, Violation, load_script
+from patchyard.replay import Demands, ReplayServer, RequestEntry, Script, SharedSequence, Step, Violation, load_script
 
 T = TypeVar("T")
 START_S = 10.0
@@ -52,10 +52,11 @@ class Mounted:
 class ReplayModel:
     """A running replay model. Leave it with `close`, which tells what the client did wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, demands: Demands | None = None, upgrade_status: int | None = None) -> None:
+        """See ReplayServer."""
         self._sequence = SharedSequence()
         self._loop = asyncio.new_event_loop()
-        self._server = ReplayServer(self._sequence)
+        self._server = ReplayServer(self._sequence, demands=demands, upgrade_status=upgrade_status)
         self._scripted = False
         self._thread = threading.Thread(target=self._run, name="replay-model", daemon=True)
         self._thread.start()

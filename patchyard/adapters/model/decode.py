@@ -71,9 +71,17 @@ class Decoded(NamedTuple):
     size: int
 
 
-_TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
-_INPUT = frozenset({"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"})
-_SUMMARY = "response.reasoning_summary_text.delta"
+_Delta = type[TextDelta] | type[ToolInputDelta] | type[ReasoningSummaryDelta]
+_Run = tuple[_Delta, str, int]
+"""Deltas that may be joined: kind, item, and paragraph of a summary."""
+
+_DELTAS: Mapping[str, _Delta] = {
+    "response.output_text.delta": TextDelta,
+    "response.refusal.delta": TextDelta,
+    "response.function_call_arguments.delta": ToolInputDelta,
+    "response.custom_tool_call_input.delta": ToolInputDelta,
+    "response.reasoning_summary_text.delta": ReasoningSummaryDelta,
+}
 
 
 class Decoder:
@@ -90,33 +98,26 @@ class Decoder:
         parts: list[str] = []
         size = 0
         for name, data, length in json_objects(raw):
-            run = self._run_of(str(data.get("type") or name.decode("utf-8", "replace")), data)
+            kind = data.get("type") or name.decode("utf-8", "replace")
+            delta = _DELTAS.get(kind) if isinstance(kind, str) else None
+            run = None if delta is None else (delta, self._item_id(data), _count(data.get("summary_index")))
             if key is not None and run != key:
-                yield Decoded(key.event(parts), size)
+                yield Decoded(_joined(key, parts), size)
                 key, parts, size = None, [], 0
             if run is not None:
                 key = run
                 parts.append(_delta(data))
                 size += length
                 continue
-            event = self._event(str(data.get("type") or name.decode("utf-8", "replace")), data)
+            event = self._event(str(kind), data)
             if event is not None:
                 yield Decoded(event, length)
         if key is not None:
-            yield Decoded(key.event(parts), size)
+            yield Decoded(_joined(key, parts), size)
 
     def end(self) -> Iterator[Decoded]:
         """The stream is over: what follows from that. Nothing for this API, which has a last event."""
         return iter(())
-
-    def _run_of(self, kind: str, data: Mapping[str, Any]) -> "_Run | None":
-        if kind in _TEXT:
-            return _Run(TextDelta, self._item_id(data))
-        if kind in _INPUT:
-            return _Run(ToolInputDelta, self._item_id(data))
-        if kind == _SUMMARY:
-            return _Run(ReasoningSummaryDelta, self._item_id(data), _count(data.get("summary_index")))
-        return None
 
     def _event(self, kind: str, data: Mapping[str, Any]) -> ModelEvent | None:
         match kind:
@@ -192,18 +193,12 @@ class Decoder:
         raise self._classifier.stream_broken("an item is not an object")
 
 
-class _Run(NamedTuple):
-    """Deltas that may be joined."""
-
-    kind: type[TextDelta] | type[ToolInputDelta] | type[ReasoningSummaryDelta]
-    item_id: str
-    paragraph: int = 0
-
-    def event(self, parts: list[str]) -> ModelEvent:
-        text = parts[0] if len(parts) == 1 else "".join(parts)
-        if self.kind is ReasoningSummaryDelta:
-            return ReasoningSummaryDelta(self.item_id, text, self.paragraph)
-        return TextDelta(self.item_id, text) if self.kind is TextDelta else ToolInputDelta(self.item_id, text)
+def _joined(run: _Run, parts: list[str]) -> ModelEvent:
+    kind, item_id, paragraph = run
+    text = parts[0] if len(parts) == 1 else "".join(parts)
+    if kind is TextDelta:
+        return TextDelta(item_id, text)
+    return ToolInputDelta(item_id, text) if kind is ToolInputDelta else ReasoningSummaryDelta(item_id, text, paragraph)
 
 
 def json_objects(raw: Iterable[SseEvent]) -> Iterator[tuple[bytes, dict[str, Any], int]]:

@@ -115,9 +115,8 @@ class Stopped(NamedTuple):
     orphans: list[str]
 
 
-def stop(settings: Settings, *, timeout_s: float = _STOP_TIMEOUT_S) -> Stopped:
+def stop(home: ServiceHome, *, timeout_s: float = _STOP_TIMEOUT_S) -> Stopped:
     """Stop the service of this home and whatever a killed supervisor left behind. Returns when nothing is left."""
-    home = ServiceHome(settings.home)
     was_running = home.is_locked()
     if was_running:
         _stop_supervisor(home, timeout_s)

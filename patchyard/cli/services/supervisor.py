@@ -196,7 +196,7 @@ class _Address(NamedTuple):
 def _address(listener: socket.socket) -> _Address:
     """Where a client on this machine connects."""
     host, port = listener.getsockname()[:2]
-    return _Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)  # noqa: S104 - compared only
+    return _Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host) or host, port)  # noqa: S104 - compared only
 
 
 def _url_of(listener: socket.socket) -> str:

@@ -66,9 +66,7 @@ def test_a_hundred_thousand_deltas_into_a_stopped_consumer(sockets: bool) -> Non
         flood = _Flood()
         server = await asyncio.start_server(flood.serve, "127.0.0.1", 0, limit=1 << 20)
         port = server.sockets[0].getsockname()[1]
-        provider = ProviderConfig(
-            base_url=f"http://127.0.0.1:{port}/v1", supports_websockets=sockets, websocket_prewarm=False
-        )
+        provider = ProviderConfig(base_url=f"http://127.0.0.1:{port}/v1", supports_websockets=sockets, websocket_prewarm=False)
         async with ResponsesClient(provider) as client:
             request = ModelRequest(
                 model="m",

@@ -7,9 +7,9 @@ import pytest
 
 from patchyard.adapters.model.classify import Classifier
 from patchyard.adapters.model.config import ProviderConfig
+from patchyard.adapters.model.connections.sse import SseEvent
 from patchyard.adapters.model.decode import Decoder, decode_usage, rate_limits
 from patchyard.adapters.model.errors import ClassifiedError
-from patchyard.adapters.model.connections.sse import SseEvent
 from patchyard.agent.ports import (
     ItemAdded,
     ItemDone,
