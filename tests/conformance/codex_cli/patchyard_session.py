@@ -11,7 +11,8 @@ from patchyard.adapters.sandbox import Box, BoxLabels, BoxMount, BoxSpec, Docker
 from patchyard.agent.config import Ports, SessionConfig
 from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.session import Session
-from patchyard.protocol.events import DurableMsg, ItemStarted, OpRejected
+from patchyard.protocol.errors import ErrorCode
+from patchyard.protocol.events import DurableMsg, ItemStarted, OpRejected, TurnFailed
 from patchyard.protocol.items import CommandExecutionItem
 from patchyard.protocol.ops import Compact, Interrupt, Steer
 from patchyard.protocol.policies import ApprovalMode, DangerFullAccess
@@ -68,7 +69,8 @@ class _Channel(MemoryChannel):
 
 
 def _end(msg: DurableMsg) -> str:
-    return "rejected" if isinstance(msg, OpRejected) and msg.op == "compact" else _ENDS.get(msg.type, "")
+    would_be_turn = isinstance(msg, OpRejected) and msg.op in ("turn_input", "compact")
+    return "rejected" if would_be_turn else _ENDS.get(msg.type, "")
 
 
 class _OneBox:
@@ -96,8 +98,9 @@ class _OneBox:
         assert self._task is not None
         return await asyncio.shield(self._task)
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
-        """See SandboxSource."""
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
+        """See SandboxSource. Cases have such a file at the root only."""
+        del folder
         path = self._workspace / "AGENTS.md"
         return [("AGENTS.md", path.read_text())] if path.is_file() else []
 
@@ -137,6 +140,8 @@ async def play(boxes: DockerBoxes, image: str, workspace: Path, case: Case, *, b
             await asyncio.wait([running])
             await source.close()
     channel.assert_clean()
+    faults = [e.error for e in channel.events if isinstance(e, TurnFailed) and e.error.code is ErrorCode.INTERNAL]
+    assert not faults, "Patchyard has a fault; see the log"
     return channel.ends
 
 

@@ -15,7 +15,7 @@ _NOTES = {
     "turn aborted": r"<turn_aborted>.*</turn_aborted>",
 }
 _AGENTS_MD = re.compile(r"# AGENTS\.md instructions for .*?<INSTRUCTIONS>\n(.*)\n</INSTRUCTIONS>", re.DOTALL)
-_SUMMARY = re.compile(r"\S.*(SUMMARY: .*)", re.DOTALL)
+_SUMMARY = re.compile(r"\S.*(SUMMARY: [^\n]*)\s*(?:</\w+>)?", re.DOTALL)
 _BODY_VALUES = ("tool_choice", "parallel_tool_calls", "store", "stream", "include", "text", "reasoning", "model")
 _HEADERS = ("session-id", "thread-id", "x-client-request-id", "accept", "content-type", "traceparent")
 
