@@ -1,6 +1,6 @@
 # Thin: every target calls one script. Bare `make` prints this help.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format generate lock bugs bench up down clean
+.PHONY: help setup demo test check format generate lock bugs fuzz bench up down clean
 PY := .venv/bin/python
 
 help: ## Show this help
@@ -32,6 +32,9 @@ lock: ## Resolve the dependencies anew into requirements.lock
 
 bugs: setup ## Run the main job on all eight released bugs
 	@$(PY) scripts/bugs.py
+
+fuzz: ## Compare apply_patch with the real program on 5,000 random patches
+	@$(PY) -m tests.conformance.patch_fuzz --examples 5000
 
 bench: setup ## Measure, side by side with what people would use instead
 	@$(PY) -m bench

@@ -31,6 +31,17 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+class LastWord(logging.Filter):
+    """Of a start that was refused only the reason is logged: the way through the code tells its reader nothing."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging.Filter."""
+        _, refused, reason = record.getMessage().rpartition(f"{StartRefused.__name__}: ")
+        if refused:
+            record.msg, record.args = f"the API does not start: {reason.strip()}", None
+        return True
+
+
 def main() -> int:
     """Serve until SIGTERM. Exit code 1 with one line on stderr when it must not start."""
     parser = argparse.ArgumentParser(prog="python -m api", description="The Patchyard API.")
@@ -56,6 +67,7 @@ def openapi_text(settings: Settings) -> str:
 def _serve(settings: Settings, fd: int | None) -> int:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(LastWord())
     deps = build(settings)
     config = uvicorn.Config(
         create_app(settings, deps=deps),

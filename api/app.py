@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import FastAPI
 
+from patchyard import __version__
 from patchyard.protocol.service import Problem
 from patchyard.settings import Settings, load
 
@@ -38,7 +38,7 @@ def create_app(settings: Settings | None = None, *, deps: Deps | None = None) ->
 
     app = FastAPI(
         title="Patchyard",
-        version=api_version(),
+        version=__version__,
         description="Runs coding agents in ephemeral containers. Errors are RFC 9457 problem documents with a `code`.",
         lifespan=lifespan,
         docs_url=None,
@@ -51,11 +51,3 @@ def create_app(settings: Settings | None = None, *, deps: Deps | None = None) ->
     errors.install(app)
     app.add_middleware(Guard, max_upload_bytes=parts.settings.max_upload_bytes)
     return app
-
-
-def api_version() -> str:
-    """The installed version; 0.0.0 from a source tree that is not installed."""
-    try:
-        return version("patchyard")
-    except PackageNotFoundError:
-        return "0.0.0"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from patchyard.adapters.catalog import Catalog
 from patchyard.protocol.errors import ErrorCode
@@ -61,16 +62,20 @@ def _sha256(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-async def authenticate(request: Request) -> Caller:
+_BEARER = HTTPBearer(auto_error=False, description="A token of the catalog, or the one in PATCHYARD_HOME/token.")
+
+
+async def authenticate(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
+) -> Caller:
     """The caller of a request. 401 without a known bearer token."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    if credentials is None or not credentials.credentials.strip():
         raise refuse(
             ErrorCode.UNAUTHORIZED,
             "This needs `Authorization: Bearer TOKEN`. On the service's own machine the token is in PATCHYARD_HOME/token.",
         )
     book: TokenBook = request.app.state.deps.tokens
-    caller = await book.find(token.strip())
+    caller = await book.find(credentials.credentials.strip())
     if caller is None:
         raise refuse(ErrorCode.UNAUTHORIZED, "This token is unknown or was revoked. Ask for a new one.")
     return caller

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from observability import Observability, setup
+from patchyard import __version__
 from patchyard.adapters.catalog import Catalog, CatalogError
 from patchyard.adapters.queue import QueueCore, QueueUnavailable
 from patchyard.adapters.store import OpenStore, open_store
@@ -44,6 +46,7 @@ class Deps:
     desk: TaskDesk
     records: Records
     watching: Watching
+    observability: Observability
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is told to stop: event streams end, so that it can."""
     _sweeper: asyncio.Task[None] | None = None
@@ -78,6 +81,7 @@ class Deps:
         """Give everything back. A part that hangs is left behind after a moment: the process must end."""
         self.stopping.set()
         steps = [self.hub.close, self._end_sweeper, self.desk.close, lambda: asyncio.to_thread(self.doorbell.close)]
+        steps.append(lambda: asyncio.to_thread(self.observability.shutdown))
         for step in [*steps, self.queue.close, self.catalog.close, self.store.close]:
             try:
                 async with asyncio.timeout(_CLOSE_S):
@@ -143,6 +147,7 @@ def assemble(
         desk=TaskDesk(queue, catalog, bell),
         records=records,
         watching=Watching(queue, hub, records),
+        observability=setup(settings, "api", version=__version__, logs=False),
     )
 
 

@@ -40,7 +40,7 @@ class CeleryDoorbell:
 
     def ring(self) -> None:
         """See Doorbell.ring."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._serve, name="doorbell", daemon=True)
             self._thread.start()
         try:
@@ -59,17 +59,22 @@ class CeleryDoorbell:
             thread.join(timeout=2)
 
     def _serve(self) -> None:
+        # Imported by the thread at its first bell: Celery takes a third of a second that no start-up should wait for.
+        from kombu.exceptions import OperationalError
+
         app = _make_app(self._redis_url)
+        transport = app.connection_for_write().transport
+        outages = (OSError, OperationalError, *transport.connection_errors, *transport.channel_errors)
         try:
             while self._bells.get():
-                self._send(app)
+                self._send(app, outages)
         finally:
             app.close()
 
-    def _send(self, app: Any) -> None:
+    def _send(self, app: Any, outages: tuple[type[Exception], ...]) -> None:
         try:
             app.send_task(TASK_NAME, queue=QUEUE_NAME, ignore_result=True, retry=False)
-        except Exception as error:  # noqa: BLE001 - whatever the broker's fault is, the pump rings again within a second
+        except outages as error:
             if not self._failing:
                 log.warning("the doorbell is out of order, tasks start up to a second later: %s", error)
             self._failing = True
@@ -88,7 +93,6 @@ def broker_url(redis_url: str) -> str:
 
 
 def _make_app(redis_url: str) -> Any:
-    # Imported by the thread at its first bell: Celery takes a third of a second that no start-up should wait for.
     from celery import Celery
 
     app = Celery("patchyard-api")

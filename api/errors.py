@@ -54,6 +54,7 @@ def status_of(code: ErrorCode) -> int:
             | ErrorCode.VERIFICATION_FAILED
             | ErrorCode.VERIFY_TOOL_MISSING
             | ErrorCode.NO_CHANGE
+            | ErrorCode.HOOK_BLOCKED
             | ErrorCode.BUDGET_EXCEEDED
             | ErrorCode.INTERRUPTED
         ):

@@ -11,14 +11,14 @@ _MAX_TRACESTATE = 512
 """Characters; the least that W3C Trace Context asks every hop to pass on."""
 
 
-def submission_trace(headers: Mapping[str, str]) -> TraceContext:
-    """The context that a submission carries. A malformed `traceparent` counts as none, as W3C Trace Context says."""
+def client_trace(headers: Mapping[str, str]) -> TraceContext | None:
+    """The client's context. A malformed `traceparent` counts as none, as W3C Trace Context says."""
     match = _TRACEPARENT.match(headers.get("traceparent", "").strip())
     if match is None:
-        return new_trace()
+        return None
     version, trace_id, parent_id, _flags = match.groups()
     if version == "ff" or set(trace_id) == {"0"} or set(parent_id) == {"0"}:
-        return new_trace()
+        return None
     state = headers.get("tracestate")
     return TraceContext(
         traceparent=match.group(0) if version == "00" else f"00-{trace_id}-{parent_id}-01",

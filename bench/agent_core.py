@@ -9,12 +9,15 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from patchyard.agent.compaction.compactor import Compactor
+from patchyard.agent.compaction.window import new_window, user_messages, without_oldest
 from patchyard.agent.context.history import History
-from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput
-from patchyard.testing.builders import completed, response, says, shell, streamed
+from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput, InputText, Message
+from patchyard.testing.builders import completed, response, says, shell, streamed, usage
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_sandbox import Command
 
@@ -75,17 +78,63 @@ def prompt_ms() -> float:
     return (time.process_time() - before) * 1000
 
 
+def compaction_ms() -> float:
+    """A new window out of 2,000 items, when everything but the newest has to be left out of the request."""
+    history = History()
+    for i in range(1000):
+        history.append(FunctionCall(call_id=f"c{i}", name="x", arguments="{}"))
+        history.append(FunctionCallOutput(call_id=f"c{i}", output="x" * 1000))
+        if i % 10 == 0:
+            history.append(Message(role="user", content=(InputText(text="go on " * 50),)))
+    history.prompt()
+    before = time.process_time()
+    items = without_oldest(list(history.prompt()), 100_000)
+    kept = user_messages(history.items, 20_000)
+    new_window(kept, items[-1], context=(), in_turn=True)
+    return (time.process_time() - before) * 1000
+
+
+async def compacted_turn() -> None:
+    """A turn that goes on after 2,000 items were summarised."""
+    full = usage(300_000, 100)
+    steps = [response(*(shell("ls", f"c{i}") for i in range(1000)), tokens=full), says("summary"), says("done")]
+    h = AgentHarness(steps, commands=[Command("ls", b"x" * 1000) for _ in range(1000)])
+    h.submit()
+    pieces: list[float] = []
+    open_window = Compactor.run
+
+    async def timed(self: Compactor, *args: Any, **fields: Any) -> None:
+        before = time.process_time()
+        await open_window(self, *args, **fields)
+        pieces.append((time.process_time() - before) * 1000)
+
+    Compactor.run = timed  # type: ignore[method-assign]
+    try:
+        await h.session.run()
+    finally:
+        Compactor.run = open_window  # type: ignore[method-assign]
+    h.assert_done()
+    COMPACTIONS.extend(pieces)
+
+
+COMPACTIONS: list[float] = []
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     asyncio.run(one_turn())
+    for _ in range(RUNS):
+        asyncio.run(compacted_turn())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     figures = {
         "cpu_ms_per_step": round(cpu_ms(one_turn) / (STEPS + 1), 3),
         "cpu_ms_4000_deltas": round(cpu_ms(long_answer), 1),
         "prompt_ms_2000_items": round(prompt_ms(), 3),
+        "new_window_ms_2000_items": round(compaction_ms(), 3),
+        "compaction_ms_2000_items": round(statistics.median(COMPACTIONS), 3),
         "cpu_ms_per_step_200_turns": round(cpu_ms(many_turns) / TURNS / (STEPS + 1), 3),
         "rss_growth_mib_200_turns": round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, 1),
         "python": platform.python_version(),

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -14,8 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from websockets.extensions.permessage_deflate import PerMessageDeflate
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Protocol, Side
+from websockets.utils import accept_key
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -172,8 +179,116 @@ async def stopped_consumer(deltas: int) -> dict[str, float]:
     return {"asked_for": deltas, "taken_from_the_server": sent, "rss_grown_mib": round(grown, 1)}
 
 
+ANSWER_TOKENS = 4000
+ITEM = "msg_0123456789abcdef0123456789abcdef"
+
+
+def answer_events() -> list[bytes]:
+    """A 4,000-token answer as a provider sends it."""
+    events = [
+        {
+            "type": "response.output_text.delta",
+            "item_id": ITEM,
+            "output_index": 0,
+            "content_index": 0,
+            "delta": f" tok{number % 50}",
+            "sequence_number": number,
+        }
+        for number in range(ANSWER_TOKENS)
+    ]
+    end = {"type": "response.completed", "response": {"id": "r", "usage": {"input_tokens": 1, "output_tokens": ANSWER_TOKENS}}}
+    return [json.dumps(event).encode() for event in [*events, end]]
+
+
+async def answer_server(per_chunk: int, tokens_per_s: int) -> None:
+    """Serves that answer over SSE or, where it is asked, a WebSocket; so many deltas a chunk. Prints its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        key = re.search(r"(?i)sec-websocket-key: (\S+)", head)
+        if key is not None:
+            accept = f"sec-websocket-accept: {accept_key(key[1])}"
+            writer.write(f"HTTP/1.1 101 Go\r\nupgrade: websocket\r\nconnection: upgrade\r\n{accept}\r\n\r\n".encode())
+            await reader.read(1)
+            pieces = [Frame(Opcode.TEXT, event).serialize(mask=False) for event in answer_events()]
+            chunks = [b"".join(pieces[n : n + per_chunk]) for n in range(0, len(pieces), per_chunk)]
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            pieces = [b"event: response.output_text.delta\ndata: %s\n\n" % event for event in answer_events()]
+            bodies = [b"".join(pieces[n : n + per_chunk]) for n in range(0, len(pieces), per_chunk)]
+            chunks = [b"%x\r\n%s\r\n" % (len(body), body) for body in bodies] + [b"0\r\n\r\n"]
+        started, sent = time.perf_counter(), 0
+        for chunk in chunks:
+            writer.write(chunk)
+            sent += per_chunk
+            ahead = sent / tokens_per_s - (time.perf_counter() - started)
+            if ahead > 0.005:
+                await asyncio.sleep(ahead)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+async def answer(port: int, sockets: bool) -> dict[str, float]:
+    """CPU of the client for one such answer."""
+    config = ProviderConfig(base_url=f"http://127.0.0.1:{port}/v1", supports_websockets=sockets, websocket_prewarm=False)
+    events = 0
+    async with ResponsesClient(config) as client:
+        before, started = cpu_s(), time.perf_counter()
+        async for event in client.stream(request("a")):
+            events += isinstance(event, TextDelta)
+        return {"cpu_s": round(cpu_s() - before, 3), "wall_s": round(time.perf_counter() - started, 1), "events": events}
+
+
+def answers(rounds: int) -> list[dict[str, Any]]:
+    """A 4,000-token answer at 650 tokens/s, with a chunk for each delta and with 20 deltas a chunk, over both transports."""
+    rows: list[dict[str, Any]] = []
+    for per_chunk in (1, 20):
+        command = [sys.executable, __file__, "--serve-answer", str(per_chunk)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            for sockets in (False, True):
+                best = min((run(partial(answer, port, sockets)) for _ in range(rounds)), key=lambda row: row["cpu_s"])
+                rows.append({"deltas_per_chunk": per_chunk, "transport": "websocket" if sockets else "sse", **best})
+            server.terminate()
+    return rows
+
+
+def compression() -> dict[str, float]:
+    """What permessage-deflate would cost and save on the same answer."""
+    row: dict[str, float] = {}
+    for name, make in (("plain", list), ("deflate", lambda: [PerMessageDeflate(False, False, 15, 15)])):
+        sender = Protocol(Side.SERVER, max_size=None)
+        sender.extensions = make()
+        wire: list[bytes] = []
+        for event in answer_events():
+            sender.send_text(event)
+            wire.append(b"".join(sender.data_to_send()))
+        best = 9.0
+        for _ in range(5):
+            receiver = Protocol(Side.CLIENT, max_size=None)
+            receiver.extensions = make()
+            before = cpu_s()
+            for message in wire:
+                receiver.receive_data(message)
+                receiver.events_received()
+            best = min(best, cpu_s() - before)
+        row |= {f"{name}_us_per_message": round(best / len(wire) * 1e6, 2), f"{name}_bytes": sum(map(len, wire)) // len(wire)}
+    return row
+
+
 def run(work: Callable[[], Coroutine[Any, Any, dict[str, float]]]) -> dict[str, float]:
     return asyncio.run(work())
+
+
+def show(results: dict[str, Any]) -> None:
+    for name, value in results.items():
+        for row in value if isinstance(value, list) else [value]:
+            print(name, row)
 
 
 def main() -> None:
@@ -181,7 +296,15 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--serve-answer", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--only-answers", action="store_true", help="only the 4,000-token answers")
     arguments = parser.parse_args()
+    if arguments.serve_answer:
+        asyncio.run(answer_server(arguments.serve_answer, 650))
+        return
+    if arguments.only_answers:
+        show({"answers": answers(arguments.rounds), "compression": compression()})
+        return
     results: dict[str, Any] = {"load": os.getloadavg()[0], "rss_start_mib": round(rss_mib(), 1)}
     with Replay(TRICKLE) as replay:
         # Both in turn within a round: the machine's speed drifts.
@@ -195,9 +318,9 @@ def main() -> None:
         results["steps"] = run(lambda: steps(replay.base_url, 300))
     results["history"] = long_history(2000)
     results["stopped_consumer"] = run(lambda: stopped_consumer(100_000))
-    for name, value in results.items():
-        for row in value if isinstance(value, list) else [value]:
-            print(name, row)
+    results["answers"] = answers(arguments.rounds)
+    results["compression"] = compression()
+    show(results)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 

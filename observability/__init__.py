@@ -1,5 +1,6 @@
 """Telemetry shared by all processes: spans, metrics, logs, and trace context across the queue."""
 
+from .accepting import accepting
 from .logs import bind, configure_logs
 from .metrics import Metrics
 from .names import Attr, Metric, reference
@@ -16,6 +17,7 @@ __all__ = [
     "ThreadTelemetry",
     "TurnSpan",
     "TurnTelemetry",
+    "accepting",
     "bind",
     "configure_logs",
     "parse",

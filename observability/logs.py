@@ -93,6 +93,6 @@ def configure_logs(level: str, service: str, *, redact: Callable[[str], str], st
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    for quiet in ("httpx", "httpcore", "urllib3", "botocore", "kombu", "amqp"):
+    for quiet in ("httpx", "httpcore", "urllib3", "botocore", "kombu", "celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(quiet).setLevel(logging.WARNING)
     return handler

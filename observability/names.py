@@ -48,6 +48,7 @@ class Attr(StrEnum):
     QUEUE_WAIT = "patchyard.queue.wait_s"
     TRANSPORT = "patchyard.transport"
     ATTEMPT = "patchyard.attempt"
+    REQUEST_KIND = "patchyard.request.kind"
     LINK = "patchyard.link"
     IMAGE = "patchyard.image"
     CACHED = "patchyard.cached"
@@ -87,6 +88,7 @@ TURN: Final = "invoke_agent patchyard"
 CHAT: Final = "chat"
 TOOL: Final = "execute_tool"
 QUEUE: Final = "process patchyard.turns"
+SEND: Final = "send patchyard.turns"
 WORKSPACE: Final = "patchyard.workspace"
 SETUP: Final = "patchyard.setup"
 SANDBOX: Final = "patchyard.sandbox.start"
@@ -95,6 +97,24 @@ VERIFY: Final = "patchyard.verify"
 RESTORE: Final = "patchyard.restore"
 
 SPANS: Final[tuple[SpanSpec, ...]] = (
+    SpanSpec(
+        "{method} {route}",
+        "server",
+        "api",
+        "random",
+        "none",
+        (Attr.ERROR_TYPE,),
+        "A request that submits: accepted or refused.",
+    ),
+    SpanSpec(
+        SEND,
+        "producer",
+        "api",
+        "random; its context is in the submission",
+        "the submission's traceparent",
+        (Attr.MESSAGING_SYSTEM, Attr.MESSAGING_OPERATION, Attr.MESSAGING_DESTINATION),
+        "Catalog row, submit and doorbell.",
+    ),
     SpanSpec(
         TURN,
         "internal",

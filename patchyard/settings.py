@@ -2,14 +2,100 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr, computed_field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile
 
 
 def _home() -> Path:
     return Path(os.environ.get("PATCHYARD_HOME") or Path.home() / ".patchyard").expanduser().absolute()
+
+
+class ModelPriceSettings(BaseModel):
+    """US dollars per million tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    input_per_million: float = Field(ge=0)
+    """Tokens that the model reads."""
+    cached_input_per_million: float | None = Field(default=None, ge=0)
+    """Of these, what the provider had in its cache. None: as the others."""
+    cache_write_per_million: float | None = Field(default=None, ge=0)
+    """Of these, what was written to the cache. None: as the others."""
+    output_per_million: float = Field(ge=0)
+    """Tokens that the model writes."""
+
+
+class ProviderLimitSettings(BaseModel):
+    """What all workers together may ask of a provider. None: no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    concurrency: int | None = Field(default=None, ge=1)
+    """Responses at once."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Requests."""
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Input and output together."""
+
+
+class ProviderSettings(BaseModel):
+    """A table [providers.<name>] of patchyard.toml. Tasks ask for `<name>/<model>`, or for a model that it lists."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    base_url: str
+    """Requests go to <base_url>/responses, or /chat/completions."""
+    wire_api: Literal["responses", "chat"] = "responses"
+    """`chat`: the server has Chat Completions only."""
+    supports_websockets: bool = False
+    """Try a WebSocket first (Responses API only)."""
+    websocket_prewarm: bool = True
+    """Tell a fresh socket instructions and tools before the first request."""
+    api_key: SecretStr | None = None
+    """The key itself; better in `api_key_env`."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key."""
+    key_header: str = "authorization"
+    """`authorization` sends `Bearer <key>`, any other header (`api-key`) the bare key."""
+    query: dict[str, str] = Field(default_factory=dict)
+    """Query parameters (`api-version`)."""
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    """Further headers."""
+    proxy: SecretStr | None = None
+    """http:// or https:// proxy, user and password included."""
+    ca_file: str | None = None
+    """CA bundle (PEM) in place of the usual ones."""
+    models: tuple[str, ...] = ()
+    """Names or patterns (`gpt-*`) that it serves. Empty: whatever is asked for."""
+    tenants: tuple[str, ...] = ()
+    """Tenants that may use it. Empty: all."""
+    prices: dict[str, ModelPriceSettings] = Field(default_factory=dict)
+    """By model. Without a price the cost of a turn is not known; it is never shown as 0."""
+    limits: ProviderLimitSettings = ProviderLimitSettings()
+    """Shared by all workers."""
+    idle_timeout_s: float = Field(default=300, gt=0)
+    """Silence after which a response is given up."""
+    connect_timeout_s: float = Field(default=10, gt=0)
+    """Time for TCP and TLS."""
+    request_retries: int = Field(default=4, ge=0, le=20)
+    """Tries after the first, before a response began."""
+    max_request_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
+    """A larger request is refused."""
+    max_response_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    """A larger response is broken off."""
+
+    def key(self) -> SecretStr | None:
+        """The key. LookupError: the variable is not set."""
+        if self.api_key is not None or self.api_key_env is None:
+            return self.api_key
+        value = os.environ.get(self.api_key_env)
+        if not value:
+            raise LookupError(f"the environment variable {self.api_key_env} is not set")
+        return SecretStr(value)
 
 
 class Settings(BaseSettings):
@@ -54,13 +140,27 @@ class Settings(BaseSettings):
     model_api_key: SecretStr | None = None
     """Key of that server, sent as bearer token."""
     model_context_window: int = Field(default=272_000, gt=0)
-    """Tokens that the model can take."""
+    """Tokens that a model can take which `models` does not name."""
+    models: dict[str, ModelProfile] = Field(default_factory=dict)
+    """Facts about single models, by name: `[models."name"]` with context_window, images, family."""
+    compaction: CompactionMethod = "local"
+    """What follows on a full context window: local (the model's summary), remote (the provider's own, where it has one; else
+    local), token_budget (no summary)."""
+    context_budget: float = Field(default=0.8, gt=0.1, le=0.95)
+    """Share of the context window from which on it counts as full."""
     model_idle_timeout_s: float = Field(default=300, gt=0)
     """A response stream that is silent for so long is broken off and tried again."""
     model_request_retries: int = Field(default=4, ge=0, le=20)
     """Tries after the first on transport errors, 429 and 5xx, before a response began."""
     model_stream_retries: int = Field(default=5, ge=0, le=20)
     """Tries after the first on a response that broke off."""
+
+    model_websockets: bool = False
+    """Whether that server also speaks the Responses API over WebSockets."""
+    model_wire_api: Literal["responses", "chat"] = "responses"
+    """`chat`: that server has Chat Completions only."""
+    providers: dict[str, ProviderSettings] = Field(default_factory=dict)
+    """Further providers, as tables [providers.<name>] of patchyard.toml. They are asked before PATCHYARD_MODEL_BASE_URL."""
 
     # --- workers and queue
     worker_concurrency: int = Field(default=200, ge=1, le=1000)

@@ -20,14 +20,18 @@ def say(title: str) -> None:
     print(f"\n\033[1m━━ {title}\033[0m" if sys.stdout.isatty() else f"\n== {title}", flush=True)
 
 
-def show_record(task: str, env: dict[str, str]) -> str:
-    """Print what the rollout holds; its address."""
+def show_record(task: str, env: dict[str, str]) -> None:
+    """Print what the rollout holds."""
     lines = subprocess.run([*CLI, "rollout", "cat", task], env=env, check=True, capture_output=True, text=True).stdout
     kinds: dict[str, int] = {}
     for line in map(json.loads, lines.splitlines()):
         kinds[line["type"]] = kinds.get(line["type"], 0) + 1
     print(f"{sum(kinds.values())} numbered records: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
-    return f"http://127.0.0.1:{env['PATCHYARD_API_PORT']}/v1/tasks/{task}/rollout"
+
+
+def stored_rollout(thread: str) -> str:
+    """Address of the rollout in the object store, where it outlives the service."""
+    return next((STATE / "demo/objects").glob(f"*/rollouts/*/*/*/{thread}/*.jsonl")).as_uri()
 
 
 def main() -> int:
@@ -42,14 +46,14 @@ def main() -> int:
         say(f"Issue: {bug.instruction}")
         task = fix(bug, repository, overlay, patch, env)
         say("The record (rollout)")
-        rollout = show_record(task["id"], env)
+        show_record(task["id"], env)
         say("Where the time went (trace)")
         subprocess.run([*CLI, "trace", task["id"]], env=env, check=True)
     say("The patch")
     print(patch.read_text() if patch.exists() else "none")
     verified = bool(task["verified"]) and task["status"] == "succeeded"
     result = {name: task[name] for name in ("thread_id", "status", "verified", "trace_id")}
-    result |= {"task_id": task["id"], "patch_path": str(patch), "rollout_url": rollout}
+    result |= {"task_id": task["id"], "patch_path": str(patch), "rollout_url": stored_rollout(task["thread_id"])}
     result["seconds"] = round(time.monotonic() - started, 2)
     (STATE / "demo.json").write_text(json.dumps(result, indent=1) + "\n")
     usage = task["usage"] or {}

@@ -34,6 +34,7 @@ from patchyard.protocol.rollout_lines import (
     SessionMeta,
     SessionMetaLine,
     SpanLine,
+    StandingLine,
     TurnContext,
     TurnContextLine,
     WorldStateLine,
@@ -53,6 +54,7 @@ _LINES: dict[str, Any] = {
     "ModelRequestRecord": ModelRequestLine,
     "Effect": EffectLine,
     "SpanRecord": SpanLine,
+    "Standing": StandingLine,
 }
 _MODEL_ITEMS = frozenset(
     {"Message", "Reasoning", "FunctionCall", "FunctionCallOutput", "CustomToolCall", "CustomToolCallOutput"}
@@ -75,10 +77,12 @@ class Thread:
     task_id: str = field(default_factory=lambda: new_id(T0))
     tenant_id: str = "default"
     lines: list[RolloutLine] = field(default_factory=list)
+    skipped_ms: int = 0
+    """Time that has passed beside the ten milliseconds a line."""
 
     @property
     def now(self) -> int:
-        return T0 + 10 * len(self.lines)
+        return T0 + 10 * len(self.lines) + self.skipped_ms
 
     def add(self, *payloads: Any, turn: str | None = None) -> Sequence[RolloutLine]:
         start = len(self.lines)

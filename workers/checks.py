@@ -1,6 +1,7 @@
 """The doctor's checks. Each looks at one part and answers with what it saw and what to do."""
 
 import asyncio
+import os
 import platform
 import re
 import shutil
@@ -13,19 +14,23 @@ from pydantic import ValidationError
 
 from patchyard import __version__
 from patchyard.adapters.catalog import Catalog, CatalogError
+from patchyard.adapters.model import ModelTransport, ProviderConfig, UnknownModel
 from patchyard.adapters.queue import QueueCore, QueueUnavailable
 from patchyard.adapters.sandbox import DockerBoxes
 from patchyard.adapters.store import open_store
+from patchyard.protocol.ids import DEFAULT_TENANT
 from patchyard.protocol.service import CheckResult
 from patchyard.settings import Settings
 
 from .running.setup import base_image, recorded_image
-from .wiring import provider_of
+from .wiring import providers_of
 
 Status = Literal["ok", "warning", "failed"]
 MIN_GIT = (2, 34)
 """Older ones lack safe handling of borrowed repositories."""
 _MODEL_TIMEOUT_S = 5.0
+MAX_SOCKET_PATH = 103
+"""Bytes, on every system (see the supervisor)."""
 
 
 def _result(name: str, status: Status, detail: str, remedy: str | None = None) -> list[CheckResult]:
@@ -78,6 +83,8 @@ async def image(settings: Settings) -> list[CheckResult]:
         return _result("image", "failed", "the image of the boxes was not built yet", build)
     name = base_image(settings)
     boxes = DockerBoxes(settings.docker_host, concurrency=1)
+    if not (await boxes.info()).reachable:
+        return _result("image", "failed", f"no engine can be asked for {name}", "Start the Docker engine first.")
     if not await boxes.image_exists(name):
         return _result("image", "failed", f"{name} is not in the Docker engine", build)
     return _result("image", "ok", name)
@@ -85,6 +92,10 @@ async def image(settings: Settings) -> list[CheckResult]:
 
 async def queue(settings: Settings) -> list[CheckResult]:
     """Redis: reachable, and durable."""
+    socket = settings.home / "redis.sock"
+    if settings.redis_url is None and len(os.fsencode(socket)) > MAX_SOCKET_PATH:
+        text = f"{socket} is too long a path for a unix socket"
+        return _result("redis", "failed", text, "Set PATCHYARD_HOME to a folder with a shorter path.")
     core = QueueCore(settings.effective_redis_url, allow_volatile=settings.allow_volatile_redis)
     try:
         await core.open()
@@ -130,39 +141,54 @@ async def catalog(settings: Settings) -> list[CheckResult]:
 
 
 async def model(settings: Settings) -> list[CheckResult]:
-    """The model's server: name, TCP, TLS, and whether it takes the key. Costs no tokens."""
+    """The models' servers: name, TCP, TLS, and whether they take the key. Costs no tokens."""
     try:
-        provider = provider_of(settings)
+        book = providers_of(settings)
+        wanted = book.route(settings.model, DEFAULT_TENANT)
     except ValidationError as error:
-        return _result(
-            "model", "failed", error.errors()[0]["msg"], "Correct PATCHYARD_MODEL_BASE_URL or PATCHYARD_MODEL_API_KEY."
-        )
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        remedy = "Correct PATCHYARD_MODEL_BASE_URL, PATCHYARD_MODEL_API_KEY, or the table [providers.…] in patchyard.toml."
+        return _result("model", "failed", f"{place}: {problem['msg']}" if place else problem["msg"], remedy)
+    except (LookupError, ValueError) as error:
+        return _result("model", "failed", str(error), "Correct the table [providers.…] in patchyard.toml.")
+    except UnknownModel as error:
+        return _result("model", "failed", error.info.message, "Set PATCHYARD_MODEL to a model that a provider serves.")
+    found = await asyncio.gather(*(_provider(one, wanted.model if one is wanted.provider else None) for one in book.providers))
+    return [result for results in found for result in results]
+
+
+async def _provider(provider: ProviderConfig, wanted: str | None) -> list[CheckResult]:
     results: list[CheckResult] = []
-    if settings.model_api_key is None:
+    key, base = provider.setting("api_key"), provider.setting("base_url")
+    if provider.api_key is None:
         results += _result(
-            "model", "warning", "no API key is set", "Set PATCHYARD_MODEL_API_KEY, unless the server wants none."
+            "model", "warning", f"{provider.name}: no API key is set", f"Set {key}, unless the server wants none."
         )
+    url = f"{provider.base_url}/models"
     try:
-        async with httpx.AsyncClient(timeout=_MODEL_TIMEOUT_S, trust_env=False) as client:
-            answer = await client.get(f"{provider.base_url}/models", headers=provider.auth_headers())
-    except httpx.HTTPError as error:
+        async with ModelTransport() as transport, asyncio.timeout(_MODEL_TIMEOUT_S):
+            client = transport.client(provider)
+            answer = await client.get(url, params=provider.query or None, headers=provider.auth_headers())
+    except (httpx.HTTPError, OSError, TimeoutError) as error:
         text = f"{provider.base_url} can't be reached: {provider.redact(str(error)) or type(error).__name__}"
-        return [*results, *_result("model", "failed", text, "Check PATCHYARD_MODEL_BASE_URL, the network and its proxy.")]
+        return [*results, *_result("model", "failed", text, f"Check {base}, the network and its proxy.")]
     if answer.status_code in (401, 403):
         text = f"{provider.base_url} refuses the key (status {answer.status_code})"
-        return [*results, *_result("model", "failed", text, "Set PATCHYARD_MODEL_API_KEY to a key that this server accepts.")]
+        return [*results, *_result("model", "failed", text, f"Set {key} to a key that this server accepts.")]
     if answer.status_code >= 500:
         text = f"{provider.base_url} answers with status {answer.status_code}"
         return [*results, *_result("model", "warning", text, "The server has trouble; tasks are tried again for a while.")]
     # Many servers have no list of models: any other answer shows that it is there.
-    return [*results, *_result("model", "ok", f"{settings.model} at {provider.base_url}")]
+    served = wanted or ", ".join(provider.models) or "any model"
+    return [*results, *_result("model", "ok", f"{served} at {provider.base_url}")]
 
 
 def _free_bytes(settings: Settings) -> int | None:
-    for folder in (settings.home, *settings.home.parents):
-        if folder.is_dir():
-            return shutil.disk_usage(folder).free
-    return None
+    """Of the fullest disk that holds a part of the home."""
+    parts = [folder for folder in (settings.home / "redis", settings.home / "workspaces", settings.home) if folder.is_dir()]
+    there = parts or [folder for folder in settings.home.parents if folder.is_dir()][:1]
+    return min((shutil.disk_usage(folder).free for folder in there), default=None)
 
 
 def _sqlite_file(url: str) -> Path | None:

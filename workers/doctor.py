@@ -61,7 +61,8 @@ async def _run(check: Check, settings: Settings) -> list[CheckResult]:
 def _broken(name: str, error: Exception) -> CheckResult:
     info = getattr(error, "info", None)
     detail = info.message if info is not None else f"{type(error).__name__}: {error}"
-    return CheckResult(name=name, status="failed", detail=detail, remedy="Correct the setting that it names, then look again.")
+    remedy = None if info is not None else "Correct the setting that it names, then look again."
+    return CheckResult(name=name, status="failed", detail=detail, remedy=remedy)
 
 
 def render(report: DoctorReport) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from observability import Observability
 from patchyard.adapters.catalog import Catalog
-from patchyard.adapters.model import ModelTransport, ProviderConfig
+from patchyard.adapters.model import ModelTransport, ProviderBook
 from patchyard.adapters.queue import QueueCore
+from patchyard.adapters.queue.budgets import ProviderBudgets
 from patchyard.adapters.sandbox import DockerBoxes
 from patchyard.adapters.store import OpenStore
 from patchyard.adapters.workspace import WorkspaceManager
@@ -57,7 +58,8 @@ class Parts:
     workspaces: WorkspaceManager
     boxes: BoxParts
     artefacts: Artefacts
-    provider: ProviderConfig
+    providers: ProviderBook
+    budgets: ProviderBudgets
     transport: ModelTransport
     observability: Observability
     redactor: Redactor
@@ -80,7 +82,8 @@ class Parts:
 
     async def close(self) -> None:
         """Give everything back. What takes long ends by itself: boxes with their stream, folders by the next sweep."""
-        for part in (self.engine.close, self.workspaces.close, self.transport.aclose, self.queue.close, self.catalog.close):
+        connections = (self.transport.aclose, self.budgets.close, self.queue.close, self.catalog.close)
+        for part in (self.engine.close, self.workspaces.close, *connections):
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await part()

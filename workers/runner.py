@@ -111,4 +111,6 @@ class Runner:
                 log.warning("no lease was renewed: %s", error)
                 continue
             for thread_id in lost:
+                if thread_id not in self._held:
+                    continue  # given up by itself while the answer came
                 log.warning("the lease of thread %s is lost", thread_id)

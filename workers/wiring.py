@@ -1,5 +1,6 @@
 """The worker's composition root: every part from the settings, opened and closed in one place."""
 
+import hashlib
 import os
 import secrets
 import socket
@@ -8,8 +9,9 @@ from urllib.parse import urlsplit
 import observability
 from patchyard import __version__
 from patchyard.adapters.catalog import Catalog
-from patchyard.adapters.model import ModelTransport, ProviderConfig
+from patchyard.adapters.model import ModelTransport, ProviderBook, ProviderConfig
 from patchyard.adapters.queue import QueueCore
+from patchyard.adapters.queue.budgets import ProviderBudgets
 from patchyard.adapters.sandbox import DockerBoxes
 from patchyard.adapters.store import open_store
 from patchyard.adapters.workspace import WorkspaceManager
@@ -27,7 +29,7 @@ def build(settings: Settings) -> Parts:
     worker_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
     store = open_store(settings.effective_store_url, endpoint_url=settings.s3_endpoint_url)
     artefacts = Artefacts(store)
-    engine = DockerBoxes(settings.docker_host, concurrency=settings.engine_concurrency)
+    engine = DockerBoxes(settings.docker_host, concurrency=settings.engine_concurrency, installation=installation(settings))
     workspaces = WorkspaceManager(
         settings.home / "workspaces",
         worker_id=worker_id,
@@ -37,16 +39,17 @@ def build(settings: Settings) -> Parts:
     hidden = known_secrets(settings)
     redactor = Redactor(hidden)
     telemetry = observability.setup(settings, "worker", version=__version__, redact=redactor.text)
+    queue = QueueCore(
+        settings.effective_redis_url,
+        lease_ttl_s=settings.lease_ttl_s,
+        tenant_cap=settings.tenant_cap,
+        repository_cap=settings.repository_cap,
+        allow_volatile=settings.allow_volatile_redis,
+    )
     return Parts(
         settings=settings,
         worker_id=worker_id,
-        queue=QueueCore(
-            settings.effective_redis_url,
-            lease_ttl_s=settings.lease_ttl_s,
-            tenant_cap=settings.tenant_cap,
-            repository_cap=settings.repository_cap,
-            allow_volatile=settings.allow_volatile_redis,
-        ),
+        queue=queue,
         store=store,
         catalog=Catalog(settings.effective_catalog_url),
         engine=engine,
@@ -60,7 +63,8 @@ def build(settings: Settings) -> Parts:
             metrics=telemetry.metrics,
         ),
         artefacts=artefacts,
-        provider=provider_of(settings),
+        providers=providers_of(settings),
+        budgets=ProviderBudgets(lambda: queue.backend, worker_id),
         transport=ModelTransport(),
         observability=telemetry,
         redactor=redactor,
@@ -69,14 +73,37 @@ def build(settings: Settings) -> Parts:
     )
 
 
+def installation(settings: Settings) -> str:
+    """Names all workers of one queue: their reapers remove only each other's containers."""
+    return hashlib.sha256(settings.effective_redis_url.encode()).hexdigest()[:16]
+
+
 def provider_of(settings: Settings) -> ProviderConfig:
-    """The model provider. ValidationError when the base URL or the key can't be used."""
+    """The provider of PATCHYARD_MODEL_*. ValidationError when the base URL or the key can't be used."""
     return ProviderConfig(
         base_url=settings.model_base_url,
         api_key=settings.model_api_key,
+        wire_api=settings.model_wire_api,
+        supports_websockets=settings.model_websockets,
         idle_timeout_s=settings.model_idle_timeout_s,
         request_retries=settings.model_request_retries,
     )
+
+
+def providers_of(settings: Settings) -> ProviderBook:
+    """All providers, that of PATCHYARD_MODEL_* last. ValidationError, LookupError: a table can't be used."""
+    tables = []
+    for name, table in settings.providers.items():
+        fields = table.model_dump(exclude={"api_key", "api_key_env"}, exclude_unset=True)
+        try:
+            tables.append(ProviderConfig(name=name, from_table=True, api_key=table.key(), **fields))
+        except LookupError as problem:
+            raise LookupError(f"provider {name}: {problem}; set it, or correct api_key_env in [providers.{name}]") from problem
+    if tables and not settings.model_fields_set & {"model_base_url", "model_api_key"}:
+        # Nobody asked for the default provider: a misspelt model must not go there.
+        return ProviderBook(tables)
+    own = provider_of(settings)
+    return ProviderBook(tables if own.name in settings.providers else [*tables, own])
 
 
 def known_secrets(settings: Settings) -> tuple[str, ...]:
@@ -86,7 +113,7 @@ def known_secrets(settings: Settings) -> tuple[str, ...]:
         found.append(settings.model_api_key.get_secret_value())
     for url in (settings.redis_url, settings.catalog_url, settings.store_url, settings.model_base_url):
         found.append(urlsplit(url).password if url else None)
-    return tuple(secret for secret in found if secret)
+    return tuple(secret for secret in (*found, *providers_of(settings).secrets()) if secret)
 
 
 def serves_local_user(settings: Settings) -> bool:

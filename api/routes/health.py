@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -30,7 +31,7 @@ async def readyz(request: Request) -> Response:
         _probe("catalog", lambda: _quiet(deps.catalog.check(), "answers")),
         _probe("store", lambda: _quiet(deps.store.check(), "answers")),
     )
-    readiness = Readiness(ready=all(part.state == "ok" for part in components), components=tuple(components))
+    readiness = Readiness(ready=all(part.state != "failed" for part in components), components=tuple(components))
     body = readiness.model_dump_json(exclude_none=True)
     return Response(body, status_code=200 if readiness.ready else 503, media_type="application/json")
 
@@ -41,8 +42,8 @@ async def _queue(deps: Deps) -> ComponentState:
     if health.problems:
         text = "; ".join(problem.problem for problem in health.problems)
         remedy = "; ".join(problem.remedy for problem in health.problems)
-        state = ComponentState(name="queue", state="failed", detail=f"{detail}: {text}", remedy=remedy)
-        return state if not health.usable else state.model_copy(update={"state": "ok"})
+        state: Literal["warning", "failed"] = "warning" if health.usable else "failed"
+        return ComponentState(name="queue", state=state, detail=f"{detail}: {text}", remedy=remedy)
     return ComponentState(name="queue", state="ok", detail=detail)
 
 

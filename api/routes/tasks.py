@@ -12,8 +12,9 @@ from api.errors import refuse
 from api.routes.artefacts import send_artefact
 from api.routes.streams import LastEventId, event_stream, rollout_stream
 from api.sources import check_sources
-from api.tracing import submission_trace
+from api.tracing import client_trace
 from api.watching import Until
+from observability import accepting
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.tasks import TaskCreateRequest, TaskCreateResponse, TaskListResponse, TaskStatus, TaskView
 from patchyard.rollout import TraceTree, build_trace, decode_line
@@ -28,7 +29,8 @@ async def create(request: Request, body: TaskCreateRequest, caller: Authenticate
     """Accepted once: the same idempotency key again gives the first answer. `traceparent` of the request is kept."""
     deps = deps_of(request)
     await check_sources(body.spec, caller, deps.store)
-    created = await deps.desk.create(caller, body, submission_trace(request.headers))
+    with accepting(deps.observability, "POST /v1/tasks", client_trace(request.headers)) as trace_context:
+        created = await deps.desk.create(caller, body, trace_context)
     headers = {"location": f"/v1/tasks/{created.task_id}"}
     return Response(created.model_dump_json(), status_code=202, media_type="application/json", headers=headers)
 
@@ -59,7 +61,9 @@ async def show(request: Request, task_id: str, caller: Authenticated) -> Respons
 @router.post("/{task_id}/cancel", status_code=202, summary="Cancel a task", response_model=TaskView)
 async def cancel(request: Request, task_id: str, caller: Authenticated) -> Response:
     """A waiting task ends at once, a running one within a second; one that has ended stays as it is."""
-    task = await deps_of(request).desk.cancel(caller, task_id, submission_trace(request.headers))
+    deps = deps_of(request)
+    with accepting(deps.observability, "POST /v1/tasks/{task_id}/cancel", client_trace(request.headers)) as trace_context:
+        task = await deps.desk.cancel(caller, task_id, trace_context)
     return _json(task.model_dump_json(), status_code=202)
 
 

@@ -11,8 +11,9 @@ from api.auth import Authenticated
 from api.deps import deps_of
 from api.errors import refuse
 from api.routes.streams import LastEventId, event_stream, rollout_stream
-from api.tracing import submission_trace
+from api.tracing import client_trace
 from api.watching import Until
+from observability import accepting
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.ops import Op, RecoverTurn, SubmissionReceipt, SuspendTurnAndShutdown
 from patchyard.protocol.tasks import OpRequest, ThreadView
@@ -45,9 +46,9 @@ async def submit(request: Request, thread_id: str, body: OpRequest, caller: Auth
     409 `thread_closed`; 429 `queue_full` with Retry-After. The same idempotency key again gives the first answer.
     """
     op = _parse(body.op)
-    receipt = await deps_of(request).desk.submit_op(
-        caller, thread_id, op, trace=submission_trace(request.headers), idempotency_key=body.idempotency_key
-    )
+    deps = deps_of(request)
+    with accepting(deps.observability, "POST /v1/threads/{thread_id}/ops", client_trace(request.headers)) as trace:
+        receipt = await deps.desk.submit_op(caller, thread_id, op, trace=trace, idempotency_key=body.idempotency_key)
     return Response(receipt.model_dump_json(), media_type="application/json")
 
 

@@ -12,6 +12,11 @@ WRAP_UP_SHARE = 0.8
 """From this share of any budget on, the model is told once to finish."""
 
 
+_REQUESTS, _WALL_TIME = "model requests", "seconds of wall time"
+_HARD = (_REQUESTS, _WALL_TIME)
+"""Budgets that are never passed by a step. The others can be known to be used up only after the step that did it."""
+
+
 @dataclass
 class Spend:
     """Sums of one turn, over all its segments."""
@@ -24,7 +29,9 @@ class Spend:
     usage: TokenUsage = field(default_factory=TokenUsage)
     cost_usd: float | None = None
     warned: bool = False
-    """The wrap-up message was given."""
+    """The wrap-up message was given in this context window."""
+    wrapped_up: bool = False
+    """It was given in this turn."""
 
     def add_response(self, usage: TokenUsage) -> None:
         """A response was counted by the provider."""
@@ -32,18 +39,33 @@ class Spend:
 
     def check(self, now_ms: int) -> None:
         """Raise BudgetExceeded when a budget is used up."""
+        if (exceeded := self.exceeded(now_ms)) is not None:
+            raise exceeded
+
+    def exceeded(self, now_ms: int) -> BudgetExceeded | None:
+        """The budget that is used up."""
         for name, used, limit in self._meters(now_ms):
             if used >= limit:
-                raise BudgetExceeded(f"{name} ({limit:g})")
+                return BudgetExceeded(f"{name} ({limit:g})", hard=name in _HARD)
+        return None
+
+    def new_window(self) -> None:
+        """What the model was told is gone from its input."""
+        self.warned = False
+
+    @property
+    def last_request(self) -> bool:
+        """Whether only one model request is left."""
+        limit = self.budgets.model_requests
+        return limit is not None and self.model_requests > 0 and limit - self.model_requests <= 1
 
     def nearly_spent(self, now_ms: int) -> str | None:
         """Words for the first budget that is at 80 %, or whose last request comes next; None: all is well, or it was said."""
         if self.warned:
             return None
         for name, used, limit in self._meters(now_ms):
-            last_request = name == "model requests" and used > 0 and limit - used <= 1
-            if used >= WRAP_UP_SHARE * limit or last_request:
-                self.warned = True
+            if used >= WRAP_UP_SHARE * limit or (name == _REQUESTS and self.last_request):
+                self.warned = self.wrapped_up = True
                 return f"{used:g} of {limit:g} {name}"
         return None
 
@@ -59,10 +81,10 @@ class Spend:
     def _meters(self, now_ms: int) -> list[tuple[str, float, float]]:
         b = self.budgets
         meters = (
-            ("model requests", self.model_requests, b.model_requests),
+            (_REQUESTS, self.model_requests, b.model_requests),
             ("tool calls", self.tool_calls, b.tool_calls),
             ("tokens", tokens.total(self.usage), b.tokens),
-            ("seconds of wall time", self.elapsed_s(now_ms), b.wall_time_s),
+            (_WALL_TIME, self.elapsed_s(now_ms), b.wall_time_s),
             ("US dollars", self.cost_usd or 0.0, b.cost_usd),
         )
         return [(name, used, limit) for name, used, limit in meters if limit is not None]

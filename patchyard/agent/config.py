@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile, PromptFamily
 from patchyard.protocol.ops import TurnOverrides
 from patchyard.protocol.policies import ApprovalPolicy, SandboxPolicy
 from patchyard.protocol.tasks import TaskSpec
 
 from .ports import Clock, ModelClient, SandboxSource, Telemetry, ThreadChannel, TurnGate
+from .prompts import family_for
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,13 @@ class SessionConfig:
     cwd: str = "/workspace"
     """The workspace as seen inside the box."""
     model_context_window: int = 272_000
-    """Tokens."""
+    """Tokens; for models without a profile of their own."""
+    models: Mapping[str, ModelProfile] = field(default_factory=dict)
+    """By the model's name."""
+    compaction: CompactionMethod = "local"
+    """How a full context window is followed by a new one."""
+    context_budget: float = 0.8
+    """Share of the model's context window from which on it counts as full."""
     rollout_prefix: str = ""
     patchyard_version: str = ""
     recovery_reason: Literal["worker_lost", "hand_over"] = "worker_lost"
@@ -50,6 +58,8 @@ class SessionConfig:
     """How long a session without an unfinished turn waits for its first submission."""
     linger_s: float = 0
     """How long a session waits for more submissions after a turn."""
+    background_s: float = 600
+    """How long a session stays for commands that outlive an interrupted turn."""
     interrupt_grace_s: float = 0.8
     """What an interrupted turn may still spend on its processes and on the gate's last word."""
     output_tokens: int = 10_000
@@ -62,6 +72,18 @@ class SessionConfig:
     """Added to the environment of commands; wins over the built-in values."""
     freeform_patch: bool = True
     """False: apply_patch is a function with a JSON argument, for models without custom tools."""
+
+    def profile(self, model: str) -> ModelProfile:
+        """What is known about a model."""
+        return self.models.get(model) or ModelProfile(context_window=self.model_context_window)
+
+    def context_limit(self, model: str) -> int:
+        """Tokens from which on the model's context window counts as full."""
+        return max(1, int(self.profile(model).context_window * self.context_budget))
+
+    def family(self, model: str) -> PromptFamily:
+        """Whose instructions the model is given."""
+        return family_for(model, self.profile(model).family)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 AgentError                 base; carries an ErrorInfo
 ├── TurnError              ends the turn as failed
-│   └── BudgetExceeded     a spend budget is used up
+│   ├── BudgetExceeded     a spend budget is used up
+│   └── ContextOverflow    a request did not fit into the model's context window
 └── ToolError              an output that the model reads; the turn goes on
 
-ParkTurn and StopTurn are no errors: they tell the turn to wait without a slot, or to end because a person said so.
+ParkTurn and StopTurn are no errors: they tell the turn to wait without a slot, or to end because a person said so;
+CompactionRefused: because a hook did not allow the compaction that it needs.
 LeaseLost (ports) passes through everything: whoever sees it stops and writes nothing.
 """
 
@@ -27,15 +29,20 @@ class TurnError(AgentError):
 
 
 class BudgetExceeded(TurnError):
-    """A spend budget of the turn is used up."""
+    """A spend budget of the turn is used up. `hard`: not even a last step to wrap up is left."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, hard: bool = True) -> None:
+        self.hard = hard
         super().__init__(
             ErrorInfo.of(
                 ErrorCode.BUDGET_EXCEEDED,
                 f"The turn's budget is used up: {what}. The work so far is kept; raise the budget or split the task.",
             )
         )
+
+
+class ContextOverflow(TurnError):
+    """The model said that the request does not fit. Ends the turn when compaction does not help."""
 
 
 class ToolError(AgentError):
@@ -45,14 +52,25 @@ class ToolError(AgentError):
         super().__init__(ErrorInfo.of(ErrorCode.INVALID_REQUEST, message))
 
 
+ParkReason = Literal["approval", "user_input", "budget", "retry_time"]
+
+
 class ParkTurn(Exception):
     """The turn has to wait longer than it may hold its slot."""
 
-    def __init__(self, reason: Literal["approval", "user_input", "budget", "retry_time"], until_ms: int | None) -> None:
+    def __init__(self, reason: ParkReason, until_ms: int | None) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason: ParkReason = reason
         self.until_ms = until_ms
 
 
 class StopTurn(Exception):
     """A person answered a question with `cancel`: the turn ends as interrupted."""
+
+
+class CompactionRefused(StopTurn):
+    """A hook did not allow the compaction. The history is as it was."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -7,14 +7,14 @@ under way, and those that come within one pass of the loop (a call and the start
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
 from patchyard.protocol.events import ItemCompleted, ItemStarted, LiveMsg
 from patchyard.protocol.items import Item
 from patchyard.protocol.model_items import ModelItem
-from patchyard.protocol.rollout_lines import Compacted, LinePayload, WorldState
+from patchyard.protocol.rollout_lines import Compacted, LinePayload, Standing, WorldState
 
 from .context.history import History
 from .ports import ThreadChannel
@@ -48,6 +48,8 @@ class Journal:
         self.world: dict[str, Any] | None = None
         self.turn_id: str | None = None
         """The running turn; stamped on every record."""
+        self.standing: Callable[[], Standing | None] = lambda: None
+        """What is repeated after a Compacted, since recovery reads nothing before it; None: nothing."""
         self._channel = channel
         self._queue: deque[_Entry] = deque()
         self._writer: asyncio.Task[None] | None = None
@@ -81,11 +83,14 @@ class Journal:
         if self._failure is not None:
             raise self._failure
 
-    async def finish_turn(self, *payloads: LinePayload, turn_id: str, consumed: Sequence[str] = ()) -> bool:
+    async def finish_turn(
+        self, *payloads: LinePayload, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+    ) -> bool:
         """See ThreadChannel.finish_turn. Can't be cut off half-way."""
         await self.flush()
         cleaned = tuple(self.redactor.payload(p) for p in payloads)
-        done = await uninterrupted(self._channel.finish_turn(cleaned, turn_id=turn_id, consumed=consumed))
+        finishing = self._channel.finish_turn(cleaned, turn_id=turn_id, consumed=consumed, keep_lease=keep_lease)
+        done = await uninterrupted(finishing)
         if done:
             for payload in cleaned:
                 self._track(payload)
@@ -102,10 +107,14 @@ class Journal:
         self._channel.live(msg, turn_id=self.turn_id)
 
     def _take(self, payloads: Sequence[LinePayload]) -> tuple[LinePayload, ...]:
-        cleaned = tuple(self.redactor.payload(p) for p in payloads)
+        cleaned: list[LinePayload] = []
+        for payload in payloads:
+            cleaned.append(self.redactor.payload(payload))
+            if isinstance(payload, Compacted) and (standing := self.standing()) is not None:
+                cleaned.append(self.redactor.payload(standing))
         for payload in cleaned:
             self._track(payload)
-        return cleaned
+        return tuple(cleaned)
 
     def _track(self, payload: LinePayload) -> None:
         match payload:

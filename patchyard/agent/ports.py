@@ -57,8 +57,11 @@ class ThreadChannel(Protocol):
         *,
         turn_id: str,
         consumed: Sequence[str] = (),
+        keep_lease: bool = False,
     ) -> bool:
         """Commit the terminal records and clear the active turn.
+
+        `keep_lease`: the thread stays with this owner although nothing waits, since something of the turn still runs.
 
         False: nothing was written, because a steer for this turn waits unreceived or unconsumed; take it and do one more step.
         """
@@ -150,6 +153,13 @@ class RateLimits:
 
 
 @dataclass(frozen=True)
+class ModelNotice:
+    """Something a person should know of how the model is reached; the response goes on."""
+
+    message: str
+
+
+@dataclass(frozen=True)
 class AttemptEnded:
     """One HTTP or WebSocket attempt ended, well or badly. Comes before Completed, and before the error that is raised."""
 
@@ -174,6 +184,7 @@ ModelEvent = (
     | ToolInputDelta
     | ItemDone
     | RateLimits
+    | ModelNotice
     | AttemptEnded
     | ResponseCompleted
 )
@@ -338,8 +349,12 @@ class SandboxSource(Protocol):
         """The box, started if needed. SandboxError when there is none to be had."""
         ...
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
-        """AGENTS.md files that apply, root first, as (path, text), read at the base commit."""
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
+        """AGENTS.md files that apply in a folder of the repository, root first, as (path, text), read at the base commit."""
+        ...
+
+    async def base_file(self, path: str) -> bytes | None:
+        """A file of the base commit by its path in the repository, at most 256 KiB; None when there is none. SandboxError."""
         ...
 
 
@@ -358,6 +373,8 @@ class TurnOutcome:
     last_agent_message: str | None
     changed_files: bool
     """Whether a tool may have changed the work tree."""
+    kind: Literal["regular", "review", "compact", "user_shell"] = "regular"
+    """Only regular turns speak for their task."""
 
 
 class TurnGate(Protocol):

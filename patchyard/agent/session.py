@@ -1,7 +1,9 @@
 """A session: one thread in this process. Takes its submissions, runs its turns, answers every Op exactly once."""
 
 import asyncio
+from collections.abc import Coroutine
 from enum import StrEnum
+from typing import Any
 
 from patchyard.protocol.errors import NotSubmittedReason
 from patchyard.protocol.events import OpApplied, OpRejected, ThreadClosed, ThreadSettingsApplied
@@ -36,7 +38,7 @@ from .approvals import AnswerOp, first_of
 from .config import Ports, SessionConfig
 from .thread import Thread
 from .tools.registry import registry_for
-from .turns import Recovery, Turn, TurnEnd
+from .turns import CompactTurn, Recovery, ReviewTurn, Turn, TurnEnd, UserShellTurn
 from .turns.records import is_empty, user_records
 
 
@@ -67,10 +69,12 @@ class Session:
         self._suspended = False
         self._received = 0
         self._wake = asyncio.Event()
+        self._chores: set[asyncio.Task[None]] = set()
+        """What an Op set going that takes a moment."""
         if restored is not None and restored.turn is not None:
-            self._turn = Turn(
-                self._thread, self._registry, restored.turn.turn_id, submission=None, recovery=Recovery(restored.turn)
-            )
+            kind = _KINDS.get(restored.turn.kind, Turn)
+            recovery = Recovery(restored.turn)
+            self._turn = kind(self._thread, self._registry, recovery.turn.turn_id, submission=None, recovery=recovery)
 
     async def run(self) -> SessionOutcome:
         """Serve the thread until it is idle, parked, suspended or closed."""
@@ -78,8 +82,10 @@ class Session:
         try:
             return await self._serve(listener)
         finally:
+            for chore in self._chores:
+                chore.cancel()
             listener.cancel()
-            await asyncio.wait([listener])
+            await asyncio.wait([listener, *self._chores])
             if not listener.cancelled():
                 listener.exception()  # Seen; `_serve` raised it if it mattered.
             await self._thread.processes.kill_all(grace_s=self._config.interrupt_grace_s)
@@ -105,8 +111,10 @@ class Session:
                 self._after_turn(turn)
                 continue
             if self._shutdown is not None:
+                await self._settle_chores()
                 await self._journal.commit(ThreadClosed(), submission_id=self._shutdown.id, consumed=[self._shutdown.id])
                 return SessionOutcome.CLOSED
+            await self._settle_chores()
             await self._journal.flush()
             if self._turn is None:
                 return SessionOutcome.SUSPENDED if self._suspended else SessionOutcome.IDLE
@@ -114,10 +122,15 @@ class Session:
     async def _next_turn(self, listener: "asyncio.Task[None]") -> Turn | None:
         """The turn to run; None when there is none and the session should leave."""
         while self._turn is None and not self._suspended and self._shutdown is None:
+            processes = self._thread.processes
             wait_s = self._config.linger_s if self._received else self._config.first_wait_s
             self._wake.clear()
             seen = self._received
-            if wait_s:
+            if processes.kept_running:
+                wait_s = max(wait_s, self._config.background_s)
+                ended = processes.kept_ended()
+                await first_of(self._wake.wait(), asyncio.wait([listener]), ended, self._ports.clock.sleep(wait_s))
+            elif wait_s:
                 await first_of(self._wake.wait(), asyncio.wait([listener]), self._ports.clock.sleep(wait_s))
             else:
                 await _let_others_run()
@@ -129,7 +142,7 @@ class Session:
 
     async def _run_turn(self, turn: Turn, listener: "asyncio.Task[None]") -> TurnEnd:
         thread = self._thread
-        thread.active_settings = thread.settings
+        thread.active_settings = turn.settings_from(thread.settings)
         thread.changed_files = False
         running = asyncio.create_task(turn.run())
         try:
@@ -150,7 +163,7 @@ class Session:
         for submission in turn.state.interrupts:
             self._rejected(submission, "the turn had already ended", NotSubmittedReason.NO_ACTIVE_TURN)
         # What came after the turn's last record is new input: the queue accepted it when no turn was active any more.
-        for submission in turn.state.steers:
+        for submission in sorted([*turn.state.steers, *turn.state.later], key=lambda submission: submission.id):
             self._dispatch(submission)
 
     # --- submissions
@@ -191,15 +204,28 @@ class Session:
             case RecoverTurn():
                 self._recover(submission, op)
             case CleanBackgroundTerminals():
-                # Commands end with their turn, so there is nothing left to clean between turns.
-                self._applied(submission)
-            case Compact() | Review() | RunUserShellCommand() | RefreshMcpServers() | ReloadUserConfig():
-                self._rejected(submission, f"{op.type} is not offered by this version of the service")
+                self._chore(self._clean(submission))
+            case Compact():
+                self._own_turn(submission, CompactTurn, waits=True)
+            case Review():
+                self._own_turn(submission, ReviewTurn)
+            case RunUserShellCommand():
+                self._own_turn(submission, UserShellTurn, waits=True)
+            case RefreshMcpServers():
+                self._rejected(submission, "this thread has no MCP servers")
+            case ReloadUserConfig():
+                self._rejected(
+                    submission, "a thread keeps the configuration that it was started with; start a new task instead"
+                )
             case RequestPermissionsResponse() | DynamicToolResponse() | ResolveElicitation():
                 self._rejected(submission, "there is no open request that this could answer")
 
     def _turn_input(self, submission: Submission, op: TurnInput) -> None:
         refusal = self._refusal(submission, op)
+        if refusal is not None and self._turn is not None and self._turn.state.at_end:
+            # The queue may have ended the turn already and taken this for the next one.
+            self._turn.state.later.append(submission)
+            return
         if refusal is not None:
             self._rejected(submission, refusal.value.replace("_", " "), refusal)
             return
@@ -226,6 +252,8 @@ class Session:
                 return NotSubmittedReason.EXPECTED_TURN_MISMATCH
             case _:
                 pass
+        if turn is not None and turn.kind != "regular":
+            return NotSubmittedReason.ACTIVE_TURN_NOT_STEERABLE
         if is_empty(op.items):
             return NotSubmittedReason.EMPTY_INPUT
         if turn is not None and op.output_schema is not None and op.output_schema != turn.output_schema:
@@ -233,7 +261,9 @@ class Session:
         return None
 
     def _inter_agent(self, submission: Submission, op: InterAgentCommunication) -> None:
-        if self._turn is not None:
+        if self._turn is not None and self._turn.kind != "regular" and submission.id != self._turn.id:
+            self._turn.state.later.append(submission)
+        elif self._turn is not None:
             self._turn.steer(submission)
         elif op.trigger_turn:
             self._start(submission)
@@ -241,10 +271,34 @@ class Session:
             records = user_records(submission, self._ports.clock.now_ms())
             self._journal.post(*records, submission_id=submission.id, consumed=[submission.id])
 
-    def _start(self, submission: Submission) -> None:
+    def _own_turn(self, submission: Submission, kind: type[Turn], *, waits: bool = False) -> None:
+        """An Op that is a turn of its own. `waits`: for the end of a running one, else it is refused then."""
+        if self._turn is None:
+            self._start(submission, kind)
+        elif self._turn.id == submission.id:
+            self._turn.steer(submission)
+        elif waits:
+            self._turn.state.later.append(submission)
+        else:
+            self._rejected(submission, f"the turn {self._turn.id} is running", NotSubmittedReason.NOT_IDLE)
+
+    def _start(self, submission: Submission, kind: type[Turn] = Turn) -> None:
         if self._suspended or self._shutdown is not None:
             return  # Stays in the queue for whoever owns the thread next.
-        self._turn = Turn(self._thread, self._registry, submission.id, submission=submission)
+        self._turn = kind(self._thread, self._registry, submission.id, submission=submission)
+
+    async def _clean(self, submission: Submission) -> None:
+        await self._thread.processes.kill_kept(grace_s=self._config.interrupt_grace_s)
+        self._applied(submission)
+
+    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
+        chore = asyncio.create_task(work)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+    async def _settle_chores(self) -> None:
+        while self._chores:
+            await asyncio.gather(*self._chores)
 
     def _interrupt(self, submission: Submission, op: Interrupt) -> None:
         if self._turn is None:
@@ -253,6 +307,7 @@ class Session:
             self._rejected(submission, f"the running turn is {self._turn.id}", NotSubmittedReason.EXPECTED_TURN_MISMATCH)
         else:
             self._turn.state.interrupts.append(submission)
+            self._turn.state.keep_background = self._turn.state.keep_background or op.keep_background
             self._turn.stop("interrupt")
 
     def _shut_down(self, submission: Submission) -> None:
@@ -289,6 +344,9 @@ class Session:
     def _rejected(self, submission: Submission, message: str, reason: NotSubmittedReason | None = None) -> None:
         rejected = OpRejected(op=submission.op.type, reason=reason, message=message)
         self._journal.post(rejected, submission_id=submission.id, consumed=[submission.id])
+
+
+_KINDS: dict[str, type[Turn]] = {"compact": CompactTurn, "review": ReviewTurn, "user_shell": UserShellTurn}
 
 
 async def _let_others_run() -> None:

@@ -1,5 +1,6 @@
 """What commands share: settings, the connection to the service, the way results are printed."""
 
+import difflib
 import json
 import sys
 import time
@@ -15,6 +16,7 @@ from patchyard.cli.errors import CliError, UsageError
 from patchyard.cli.services.background import start_detached
 from patchyard.cli.services.home import ServiceHome
 from patchyard.client import PatchyardClient, RetryPolicy
+from patchyard.protocol.service import Readiness
 from patchyard.settings import Settings, load
 
 T = TypeVar("T")
@@ -30,13 +32,31 @@ def settings() -> Settings:
     try:
         return load()
     except ValidationError as error:
-        lines = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()]
+        lines = [
+            _wrong_setting(".".join(str(part) for part in item["loc"]), item["type"], item["msg"]) for item in error.errors()
+        ]
         raise UsageError(
             f"The settings are wrong: {'; '.join(lines)}.",
             remedy="Correct the PATCHYARD_* variables or patchyard.toml in PATCHYARD_HOME.",
         ) from error
     except ValueError as error:
         raise UsageError(f"patchyard.toml can't be read: {error}.", remedy="Correct the file.") from error
+
+
+def _wrong_setting(name: str, kind: str, message: str) -> str:
+    if kind != "extra_forbidden":
+        return f"{name}: {message}"
+    near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+    return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else "")
+
+
+def service_home() -> ServiceHome:
+    """The home of this machine's service, also when other settings are wrong: it can be stopped all the same."""
+    try:
+        return ServiceHome(settings().home)
+    except UsageError as error:
+        notice(f"{error.message} Only PATCHYARD_HOME is looked at.")
+        return ServiceHome(Settings.model_construct().home)
 
 
 def base_url(of: Settings) -> str:
@@ -70,6 +90,22 @@ def ensure_service(of: Settings, *, may_start: bool) -> None:
     notice("No service is running: starting one (as `patchyard up --detach` does) …")
     ready = start_detached(of)
     notice(f"The service is up at {ready.url}; `patchyard down` stops it.")
+    warn_if_volatile(of, ready.url)
+
+
+def warn_if_volatile(of: Settings, url: str) -> None:
+    """Say what may be lost in a service that was allowed to start on a Redis that does not keep its word."""
+    if not of.allow_volatile_redis:
+        return
+    try:
+        readiness = Readiness.model_validate_json(httpx.get(f"{url}/readyz", timeout=10, trust_env=False).content)
+    except (httpx.TransportError, ValidationError):
+        return
+    for part in readiness.components:
+        if part.state == "warning":
+            stderr().print("WARNING:", style="bold red", end=" ")
+            stderr().print(f"for development only. {part.detail}", markup=False)
+            stderr().print(f"What to do: {part.remedy}", markup=False)
 
 
 def _wait_until_started(home: ServiceHome) -> None:

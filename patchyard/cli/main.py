@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import click
 
+from patchyard import __version__
 from patchyard.cli.apply_patch import apply_patch
 from patchyard.cli.commands.fix import exec_command, fix
 from patchyard.cli.commands.records import rollout, tail, trace
@@ -13,7 +14,6 @@ from patchyard.cli.commands.service import doctor, down, status, up
 from patchyard.cli.commands.tasks import tasks
 from patchyard.cli.context import examples, stderr
 from patchyard.cli.errors import CliError, ExitCode
-from patchyard.cli.services.supervisor import own_version
 from patchyard.client import InvalidRequest, PatchyardError, Unauthorized
 
 _EXAMPLES = examples(
@@ -33,7 +33,7 @@ class _InOrder(click.Group):
 
 
 @click.group(cls=_InOrder, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(own_version(), message="patchyard %(version)s")
+@click.version_option(__version__, message="patchyard %(version)s")
 def cli() -> None:
     """Run coding agents in ephemeral containers and get verified patches."""
 

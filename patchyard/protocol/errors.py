@@ -54,6 +54,7 @@ class ErrorCode(StrEnum):
     VERIFICATION_FAILED = "verification_failed"
     VERIFY_TOOL_MISSING = "verify_tool_missing"
     NO_CHANGE = "no_change"
+    HOOK_BLOCKED = "hook_blocked"
 
 
 def is_retryable(code: ErrorCode) -> bool:
@@ -96,6 +97,7 @@ def is_retryable(code: ErrorCode) -> bool:
             | ErrorCode.VERIFICATION_FAILED
             | ErrorCode.VERIFY_TOOL_MISSING
             | ErrorCode.NO_CHANGE
+            | ErrorCode.HOOK_BLOCKED
         ):
             return False
         case _:

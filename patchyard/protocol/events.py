@@ -225,6 +225,31 @@ class PlanUpdate(WireModel):
     plan: tuple[PlanStep, ...]
 
 
+class ReviewFinding(WireModel):
+    """One thing that a review found."""
+
+    title: str
+    body: str
+    priority: int = 2
+    """0: must be fixed at once … 3: nice to have."""
+    confidence: float | None = None
+    """0 to 1."""
+    path: str | None = None
+    """File, relative to the workspace."""
+    line_start: int | None = None
+    line_end: int | None = None
+
+
+class ReviewCompleted(WireModel):
+    """What a review turn found, most important first."""
+
+    type: Literal["review_completed"] = "review_completed"
+    correct: bool
+    """The reviewer's verdict on the whole."""
+    explanation: str
+    findings: tuple[ReviewFinding, ...] = ()
+
+
 # --- questions ----------------------------------------------------------------------------------
 
 
@@ -344,6 +369,7 @@ DurableMsg = Annotated[
     | ItemCompleted
     | TokenCount
     | PlanUpdate
+    | ReviewCompleted
     | ExecApprovalRequest
     | PatchApprovalRequest
     | RequestUserInput

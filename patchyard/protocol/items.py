@@ -118,6 +118,13 @@ class ContextCompactionItem(_Item):
     type: Literal["context_compaction"] = "context_compaction"
     status: ItemStatus
     window_number: int | None = None
+    """Number of the window that it opened."""
+    trigger: Literal["manual", "auto"] | None = None
+    method: Literal["local", "remote", "token_budget"] | None = None
+    tokens_before: int | None = None
+    """Estimate of the window that it closed."""
+    tokens_after: int | None = None
+    """Estimate of the window that it opened."""
 
 
 Item = Annotated[

@@ -48,7 +48,10 @@ class Compacted(WireModel):
     window_number: int
     replacement_history: tuple[ModelItem, ...]
     summary: str | None = None
-    reason: Literal["manual", "context_limit", "model_downshift"]
+    reason: Literal["manual", "context_limit", "model_downshift", "model_changed"]
+    """`model_changed`: same content, because the next model can't be sent what was sent to the last one."""
+    method: Literal["local", "remote", "token_budget"] | None = None
+    """How it was made; None: nothing was left out."""
 
 
 class WorldState(WireModel):
@@ -98,6 +101,45 @@ class SpanRecord(WireModel):
     started_at: int
     ended_at: int
     attributes: dict[str, str | int | float | bool] = Field(default_factory=dict)
+
+
+class ApprovedCommand(WireModel):
+    """A command that a person allowed for the thread, exactly as it was asked."""
+
+    script: str
+    cwd: str
+    escalated: bool
+
+
+class ApprovedRules(WireModel):
+    """What people allowed for the rest of the thread."""
+
+    commands: tuple[ApprovedCommand, ...] = ()
+    paths: tuple[str, ...] = ()
+    """Absolute paths of files that patches may touch."""
+    prefixes: tuple[tuple[str, ...], ...] = ()
+    """First words of commands that may run inside the sandbox."""
+
+
+class ChildAgent(WireModel):
+    """An agent that this thread's agent started in a thread of its own."""
+
+    thread_id: str
+    turn_id: str
+    """The parent's turn that started it and pays for it."""
+    message: str
+    """Beginning of what it was told."""
+    closed: bool = False
+    usage: TokenUsage = Field(default_factory=TokenUsage)
+    """As far as the parent has counted it."""
+    cost_usd: float | None = None
+
+
+class Standing(WireModel):
+    """What a successor has to know and no other line tells. The newest one counts; it is repeated after each Compacted."""
+
+    approved: ApprovedRules = Field(default_factory=ApprovedRules)
+    agents: tuple[ChildAgent, ...] = ()
 
 
 class _Line(WireModel):
@@ -172,6 +214,13 @@ class SpanLine(_Line):
     payload: SpanRecord
 
 
+class StandingLine(_Line):
+    """See Standing."""
+
+    type: Literal["standing"] = "standing"
+    payload: Standing
+
+
 RolloutLine = Annotated[
     SessionMetaLine
     | TurnContextLine
@@ -181,10 +230,20 @@ RolloutLine = Annotated[
     | WorldStateLine
     | ModelRequestLine
     | EffectLine
-    | SpanLine,
+    | SpanLine
+    | StandingLine,
     Field(discriminator="type"),
 ]
 
 LinePayload = (
-    SessionMeta | TurnContext | ModelItem | DurableMsg | Compacted | WorldState | ModelRequestRecord | Effect | SpanRecord
+    SessionMeta
+    | TurnContext
+    | ModelItem
+    | DurableMsg
+    | Compacted
+    | WorldState
+    | ModelRequestRecord
+    | Effect
+    | SpanRecord
+    | Standing
 )

@@ -36,7 +36,8 @@ class ComponentState(WireModel):
     """One part that the API stands on."""
 
     name: str
-    state: Literal["ok", "failed"]
+    state: Literal["ok", "warning", "failed"]
+    """warning: it works, but not as it should."""
     detail: str
     remedy: str | None = None
 

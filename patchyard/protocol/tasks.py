@@ -1,9 +1,10 @@
 """Tasks: what people submit, and the states of everything."""
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from ._model import WireModel
 from .errors import ErrorInfo
@@ -89,6 +90,36 @@ class VerifySpec(WireModel):
     timeout_s: float = Field(default=600, gt=0, le=7200)
 
 
+class HookEvent(StrEnum):
+    """When a hook runs."""
+
+    SESSION_START = "SessionStart"
+    USER_PROMPT_SUBMIT = "UserPromptSubmit"
+    PRE_TOOL_USE = "PreToolUse"
+    PERMISSION_REQUEST = "PermissionRequest"
+    POST_TOOL_USE = "PostToolUse"
+    PRE_COMPACT = "PreCompact"
+    POST_COMPACT = "PostCompact"
+    STOP = "Stop"
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+class HookSpec(WireModel):
+    """A command that runs inside the sandbox at an event: JSON on its standard input, an answer on its standard output."""
+
+    matcher: Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)] | None = None
+    """Regular expression for the whole tool name, source (SessionStart) or trigger (compaction). None or `*` fits all."""
+    command: Annotated[str, StringConstraints(min_length=1, max_length=65536)]
+    timeout_s: float = Field(default=60, gt=0, le=600)
+
+
 class TaskSpec(WireModel):
     """What a task is to do. Everything a worker needs, without the catalog."""
 
@@ -110,6 +141,11 @@ class TaskSpec(WireModel):
     """Limit of one command; its process tree is killed then."""
     deliverable: Literal["patch"] = "patch"
     labels: dict[str, str] = Field(default_factory=dict)
+    hooks: dict[HookEvent, tuple[HookSpec, ...]] = Field(default_factory=dict)
+    """Hooks of this task."""
+    repository_hooks: bool = False
+    """True: the hooks of `.patchyard/hooks.toml` at the base commit run as well, after those of the task. Only for repositories
+    that you trust: a PermissionRequest hook may answer questions in a person's place."""
 
 
 class VerifyResult(WireModel):

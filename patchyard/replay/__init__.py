@@ -1,4 +1,4 @@
-"""The replay model: a Responses API server that answers from a script and checks every request.
+"""The replay model: a server (Responses over SSE and WebSocket, Chat Completions) that answers from a script and checks every request.
 
 ReplayServer     the server                  Script, load_script     what it says
 RequestLog       what it was asked           Violation               what was wrong with it
@@ -17,10 +17,11 @@ from patchyard.replay.script import (
     load_script,
     parse_script,
 )
-from patchyard.replay.server import ReplayServer
+from patchyard.replay.server import Demands, ReplayServer
 from patchyard.replay.violations import Violation, ViolationKind
 
 __all__ = [
+    "Demands",
     "PerThreadScript",
     "ReplayError",
     "ReplayServer",

@@ -10,7 +10,7 @@ from typing import Any
 
 from patchyard.replay.errors import ReplayError
 from patchyard.replay.script import load_script
-from patchyard.replay.server import ReplayServer
+from patchyard.replay.server import Demands, ReplayServer
 from patchyard.replay.violations import Violation
 
 
@@ -49,7 +49,7 @@ async def _stop_at_eof(stop: asyncio.Event) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m patchyard.replay", description="A scripted model that checks its client.")
     commands = parser.add_subparsers(dest="command", required=True)
-    serve = commands.add_parser("serve", help="answer the Responses API from a script; exit 1 if a client broke a rule")
+    serve = commands.add_parser("serve", help="answer model requests from a script; exit 1 if a client broke a rule")
     serve.add_argument("--script", type=Path, required=True, metavar="FILE", help="YAML or JSON")
     serve.add_argument("--port", type=int, default=0, help="0: any free port (default)")
     serve.add_argument("--host", default="127.0.0.1")
@@ -58,7 +58,19 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--keep-bodies", type=int, default=0, metavar="N", help="bodies of requests to keep in memory (default 0)"
     )
+    serve.add_argument("--upgrade-status", type=int, metavar="N", help="refuse WebSockets with this status (426: SSE only)")
+    serve.add_argument(
+        "--require-header", action="append", default=[], metavar="NAME=VALUE", help="answer 401 without it (api-key=…)"
+    )
+    serve.add_argument(
+        "--require-query", action="append", default=[], metavar="NAME=VALUE", help="answer 404 without it (api-version=…)"
+    )
     return parser
+
+
+def _pairs(given: list[str], *, lower: bool) -> dict[str, str]:
+    pairs = (text.partition("=") for text in given)
+    return {name.lower() if lower else name: value for name, _, value in pairs}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,6 +87,8 @@ def main(argv: list[str] | None = None) -> int:
             port=arguments.port,
             keep_bodies=arguments.keep_bodies,
             on_violation=show,
+            demands=Demands(_pairs(arguments.require_header, lower=True), _pairs(arguments.require_query, lower=False)),
+            upgrade_status=arguments.upgrade_status,
         )
         return asyncio.run(_serve(server, as_json=arguments.json, until_eof=arguments.until_eof))
     except ReplayError as problem:

@@ -31,14 +31,29 @@ class History:
     digests: bytearray = field(default_factory=bytearray)
     labels: list[str] = field(default_factory=list)
     emitted_calls: list[str] = field(default_factory=list)
+    own_items: dict[int, bytes] = field(default_factory=dict)
+    """By place: items that the server joined itself, as digests of what the model said in them."""
 
     @property
     def items(self) -> int:
         """Items of the newest request."""
         return len(self.labels)
 
+    def own(self, first: int, output: Items) -> None:
+        """These items, from place `first`, are the server's own words."""
+        self.own_items |= {first + index: _essence(item) for index, item in enumerate(output)}
+
+    def settle(self, items: Items, digests: bytes) -> None:
+        """A client that tells the server's own items in other words (no status, no annotations) rewrites nothing."""
+        for place in [place for place in self.own_items if place < min(len(items), self.items)]:
+            if _essence(items[place]) == self.own_items[place]:
+                at = place * DIGEST_BYTES
+                self.digests[at : at + DIGEST_BYTES] = digests[at : at + DIGEST_BYTES]
+
     def record(self, items: Items, digests: bytes, window: str | None) -> None:
         """Take the request as the one that the next must extend."""
+        if window != self.window:
+            self.own_items.clear()
         self.window = window
         start = self.items if self.items <= len(items) and digests.startswith(self.digests) else 0
         del self.digests[start * DIGEST_BYTES :], self.labels[start:]
@@ -51,6 +66,16 @@ def digest_items(items: Items) -> bytes:
     return b"".join(
         hashlib.blake2b(json.dumps(item, sort_keys=True).encode(), digest_size=DIGEST_BYTES).digest() for item in items
     )
+
+
+def _essence(item: Mapping[str, Any]) -> bytes:
+    """A digest of what the model said, whatever else stands in the item."""
+    names = ("type", "role", "call_id", "name", "arguments", "input", "encrypted_content")
+    kept = {name: item[name] for name in names if item.get(name) is not None}
+    content = item.get("content")
+    if isinstance(content, list):
+        kept["texts"] = [part.get("text") for part in content if isinstance(part, Mapping)]
+    return digest_items([kept])
 
 
 def _label(item: Mapping[str, Any]) -> str:

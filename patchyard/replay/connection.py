@@ -44,6 +44,7 @@ class HttpConnection:
         self._reader = reader
         self._writer = writer
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=READ_BYTES)
+        self._leading = b""
 
     async def next_request(self) -> HttpRequest | None:
         """The next request; None when there will be none. BadRequest: refuse it."""
@@ -84,6 +85,33 @@ class HttpConnection:
     async def finish(self) -> None:
         """End the body."""
         await self._send(h11.EndOfMessage())
+
+    async def upgrade(self, headers: Mapping[str, str]) -> None:
+        """Switch protocols; from here on only `read_raw` and `write_raw` make sense."""
+        await self._send(h11.InformationalResponse(status_code=101, headers=list(headers.items())))
+        self._leading, _ = self._h11.trailing_data
+
+    async def read_raw(self) -> bytes:
+        """Bytes of an upgraded connection; empty at its end."""
+        if self._leading:
+            leading, self._leading = self._leading, b""
+            return leading
+        try:
+            return await self._reader.read(READ_BYTES)
+        except OSError:
+            return b""
+
+    async def write_raw(self, data: bytes) -> None:
+        """Send bytes over an upgraded connection. ClientClosed."""
+        if not data:
+            return
+        if self._writer.is_closing():
+            raise ClientClosed
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError as problem:
+            raise ClientClosed from problem
 
     async def unless_closed(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it while watching the client: when it closes, the work is cancelled and ClientClosed raised."""
@@ -135,16 +163,7 @@ class HttpConnection:
         return b"".join(parts)
 
     async def _send(self, event: h11.Event) -> None:
-        data = self._h11.send(event)
-        if not data:
-            return
-        if self._writer.is_closing():
-            raise ClientClosed
-        try:
-            self._writer.write(data)
-            await self._writer.drain()
-        except OSError as problem:
-            raise ClientClosed from problem
+        await self.write_raw(self._h11.send(event) or b"")
 
 
 async def _cancelled(task: Awaitable[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 _SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "proxy-authorization", "cookie"})
 
+Wire = Literal["sse", "websocket", "chat"]
 Outcome = Literal["open", "completed", "error", "cut", "client_closed", "refused"]
 
 
@@ -31,6 +32,9 @@ class RequestEntry:
     events: int = 0
     """Events that were sent."""
     violations: list[str] = field(default_factory=list)
+    wire: Wire = "sse"
+    new_items: int | None = None
+    """Items that came in the request itself; the others the server knew. None: all."""
 
     @property
     def input(self) -> Sequence[Mapping[str, Any]]:
@@ -73,6 +77,8 @@ class RequestEntry:
             "step": self.step,
             "window": self.window,
             "kind": self.kind,
+            "wire": self.wire,
+            "new_items": self.items if self.new_items is None else self.new_items,
             "items": self.items,
             "body_bytes": self.body_bytes,
             "received_at": self.received_at,

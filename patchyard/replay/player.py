@@ -13,11 +13,22 @@ Ending = Literal["complete", "cut", "hang"]
 
 
 class Frame(NamedTuple):
-    """One SSE event."""
+    """One event."""
 
-    data: bytes
+    event: dict[str, Any] | str
+    """A text is sent as it is."""
     delay_s: float
     """Wait so long before it."""
+
+    def data(self) -> bytes:
+        """The event alone, as a WebSocket carries it."""
+        return self.event.encode() if isinstance(self.event, str) else json.dumps(self.event, ensure_ascii=False).encode()
+
+    def sse(self) -> bytes:
+        """The event as an SSE frame."""
+        if isinstance(self.event, str):
+            return f"data: {self.event}\n\n".encode()
+        return b"event: %s\ndata: %s\n\n" % (str(self.event.get("type", "message")).encode(), self.data())
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,16 @@ class Performance:
     """Calls that the client has in full once the stream is complete."""
     usage: TokenUsage
     fails: bool
+
+    def response_id(self) -> str:
+        """As the client saw it; empty when it did not."""
+        found = [frame.event.get("response", {}).get("id") for frame in self.frames if isinstance(frame.event, dict)]
+        return next((str(identity) for identity in reversed(found) if identity), "")
+
+    def output(self) -> list[dict[str, Any]]:
+        """The items that are complete in it."""
+        events = [frame.event for frame in self.frames if isinstance(frame.event, dict)]
+        return [event["item"] for event in events if event.get("type") == "response.output_item.done"]
 
 
 @dataclass(frozen=True)
@@ -47,11 +68,6 @@ class Names:
     def of(self, prefix: str, index: int) -> str:
         """An item's or call's id."""
         return f"{prefix}_{self.thread_digest}_{self.response}_{index}"
-
-
-def encode(event: dict[str, Any]) -> bytes:
-    """An event as an SSE frame."""
-    return f"event: {event.get('type', 'message')}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
 
 
 def perform(step: Step, names: Names, *, model: str, input_tokens: int, cached_tokens: int) -> Performance:
@@ -75,10 +91,8 @@ def perform(step: Step, names: Names, *, model: str, input_tokens: int, cached_t
 
 
 def _frame(event: dict[str, Any] | str, step: Step) -> Frame:
-    if isinstance(event, str):
-        return Frame(f"data: {event}\n\n".encode(), 0)
-    is_delta = str(event.get("type", "")).endswith(".delta")
-    return Frame(encode(event), step.token_delay_ms / 1000 if is_delta else 0)
+    is_delta = isinstance(event, dict) and str(event.get("type", "")).endswith(".delta")
+    return Frame(event, step.token_delay_ms / 1000 if is_delta else 0)
 
 
 def _item_events(step: Step, names: Names, model: str, usage: TokenUsage) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from patchyard.replay.connection import HttpRequest
+from patchyard.replay.log import Wire
 
 WINDOW_HEADERS = ("x-patchyard-window", "x-codex-window-id")
 """Either names the context window `<thread>:<number>`; a new value allows a new history."""
@@ -24,6 +24,7 @@ class ModelCall:
     model: str
     items: list[dict[str, Any]]
     body_bytes: int
+    wire: Wire = "sse"
 
 
 def body_of(data: bytes) -> dict[str, Any] | None:
@@ -35,23 +36,34 @@ def body_of(data: bytes) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
-def read_call(number: int, request: HttpRequest, body: Mapping[str, Any] | None) -> ModelCall:
-    """Never fails: what is missing is empty, and `malformed` tells."""
+def read_call(
+    number: int,
+    headers: Mapping[str, str],
+    body: Mapping[str, Any] | None,
+    body_bytes: int,
+    *,
+    items: list[dict[str, Any]] | None = None,
+    wire: Wire = "sse",
+) -> ModelCall:
+    """Never fails: what is missing is empty, and `malformed` tells. `items`: in place of the body's own input."""
     body = body or {}
-    window = next((request.headers[name] for name in WINDOW_HEADERS if name in request.headers), None)
-    items = _items(body.get("input"))
+    window = next((headers[name] for name in WINDOW_HEADERS if name in headers), None)
+    items = items_of(body) if items is None else items
     return ModelCall(
         number=number,
-        thread=_thread_key(request.headers, body, items),
+        thread=_thread_key(headers, body, items),
         window=window,
-        kind=_kind(request.headers),
+        kind=_kind(headers),
         model=str(body.get("model", "")),
         items=items,
-        body_bytes=len(request.body),
+        body_bytes=body_bytes,
+        wire=wire,
     )
 
 
-def _items(value: Any) -> list[dict[str, Any]]:
+def items_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The input items of a body."""
+    value = body.get("input")
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

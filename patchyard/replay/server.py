@@ -2,35 +2,36 @@
 
 import asyncio
 import contextlib
-import hashlib
+import hmac
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any
+from urllib.parse import parse_qsl
+
+from websockets.utils import accept_key
 
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.replay.checks import History, check_history, check_pairs, digest_items
 from patchyard.replay.connection import BadRequest, ClientClosed, HttpConnection, HttpRequest
+from patchyard.replay.conversation import Conversation
 from patchyard.replay.errors import ReplayError, ScriptError
-from patchyard.replay.log import RequestEntry, RequestLog, texts_of
-from patchyard.replay.player import Names, Performance, perform
-from patchyard.replay.reading import ModelCall, body_of, error_body, malformed, read_call
-from patchyard.replay.script import ErrorSpec, FirstRequest, PerThreadScript, Played, Script, StepSource, parse_script
-from patchyard.replay.violations import Violation, ViolationKind, Violations
-
-KEPT_THREADS = 100_000
-"""Threads whose place in the history is remembered; the oldest go first."""
-_JSON = {"content-type": "application/json"}
-_SSE = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+from patchyard.replay.log import RequestLog
+from patchyard.replay.reading import body_of, error_body, read_call
+from patchyard.replay.script import PerThreadScript, Script, StepSource, parse_script
+from patchyard.replay.violations import Violation, Violations
+from patchyard.replay.wires import ChatWire, SseWire, serve_socket
+from patchyard.replay.wires.chat import chat_items, chat_problems
+from patchyard.replay.wires.sse import JSON
 
 
-@dataclass
-class _Thread:
-    digest: str
-    history: History = field(default_factory=History)
-    responses: int = 0
-    input_tokens: int = 0
+@dataclass(frozen=True)
+class Demands:
+    """What a request needs to be let in, as gateways and Azure want it."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Lower-case names with their values; a miss is answered 401."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Query parameters; a miss is answered 404."""
 
 
 class ReplayServer:
@@ -44,13 +45,20 @@ class ReplayServer:
         port: int = 0,
         keep_bodies: int = 256,
         on_violation: Callable[[Violation], None] | None = None,
+        demands: Demands | None = None,
+        upgrade_status: int | None = None,
     ) -> None:
+        """`upgrade_status`: answer WebSocket upgrades with it (426: as a server without them)."""
         self._host, self._port = host, port
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._threads: dict[str, _Thread] = {}
+        self._demands = demands or Demands()
+        self._upgrade_status = upgrade_status
+        self.upgrades = 0
+        """WebSockets that were asked for."""
         self.log = RequestLog(keep_bodies=keep_bodies)
         self.violations = Violations(on_violation)
+        self._conversation = Conversation(self.log, self.violations)
         self.model = "gpt-5.5"
         self._source = self._take(source)
 
@@ -74,6 +82,11 @@ class ReplayServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{port}/v1"
 
+    @property
+    def prewarms(self) -> int:
+        """WebSocket requests that asked for no output: they are not in the log."""
+        return self._conversation.prewarms
+
     def unused_steps(self) -> int:
         """Mounted steps that nobody asked for."""
         return self._source.unused()
@@ -81,7 +94,7 @@ class ReplayServer:
     def replace(self, source: Script | StepSource) -> None:
         """Play this from now on; log, violations and threads begin anew."""
         self._source = self._take(source)
-        self._threads.clear()
+        self._conversation.clear()
         self.log.clear()
         self.violations.clear()
 
@@ -130,17 +143,23 @@ class ReplayServer:
                     await self._route(connection, request)
                 except BadRequest as problem:
                     error = {"error": {"type": "invalid_request_error", "message": str(problem)}}
-                    headers = {**_JSON, "connection": "close"}
+                    headers = {**JSON, "connection": "close"}
                     await connection.respond(problem.status, json.dumps(error).encode(), headers=headers)
                     return
 
     async def _route(self, connection: HttpConnection, request: HttpRequest) -> None:
-        path = request.path.partition("?")[0].rstrip("/")
-        match request.method, path.rpartition("/")[2]:
+        path, _, query = request.path.partition("?")
+        name = path.rstrip("/").rpartition("/")[2]
+        if name in ("responses", "completions") and (refusal := self._refusal(request, query)) is not None:
+            await self._json(connection, *refusal)
+            return
+        match request.method, name:
             case "POST", "responses":
                 await self._respond(connection, request)
+            case "POST", "completions":
+                await self._chat(connection, request)
             case "GET", "responses":
-                await self._json(connection, 426, error_body("upgrade_required", "this server speaks SSE: POST to this path"))
+                await self._upgrade(connection, request)
             case "GET", "models":
                 models = [{"id": self.model, "object": "model", "owned_by": "replay"}]
                 await self._json(connection, 200, {"object": "list", "data": models})
@@ -150,16 +169,16 @@ class ReplayServer:
             case "GET", "requests":
                 await self._json(connection, 200, {"count": self.log.count, "requests": [e.summary() for e in self.log.all()]})
             case "GET", "healthz":
-                status = {"status": "ok", "requests": self.log.count, "threads": len(self._threads)}
+                status = {"status": "ok", "requests": self.log.count, "threads": self._conversation.threads}
                 await self._json(connection, 200, {**status, "violations": self.violations.count})
             case "POST", "script":
                 await self._replace_script(connection, request)
             case _:
-                message = "unknown address; there are POST /responses, GET /violations /requests /models /healthz, POST /script"
+                message = "unknown address; there are POST /responses /chat/completions /script, GET /violations /requests /models /healthz"
                 await self._json(connection, 404, error_body("not_found", message))
 
     async def _json(self, connection: HttpConnection, status: int, body: Mapping[str, Any]) -> None:
-        await connection.respond(status, json.dumps(body).encode(), headers=_JSON)
+        await connection.respond(status, json.dumps(body).encode(), headers=JSON)
 
     async def _replace_script(self, connection: HttpConnection, request: HttpRequest) -> None:
         try:
@@ -172,140 +191,45 @@ class ReplayServer:
 
     # --- model requests
 
+    def _refusal(self, request: HttpRequest, query: str) -> tuple[int, dict[str, Any]] | None:
+        for name, value in self._demands.headers.items():
+            if not hmac.compare_digest(request.headers.get(name, ""), value):
+                return 401, error_body("invalid_api_key", f"the header {name} is missing or wrong")
+        there = dict(parse_qsl(query))
+        for name, value in self._demands.query.items():
+            if there.get(name) != value:
+                return 404, error_body("resource_not_found", f"the query parameter {name} is missing or wrong")
+        return None
+
     async def _respond(self, connection: HttpConnection, request: HttpRequest) -> None:
-        number = self.log.count
         body = body_of(request.body)
-        call = read_call(number, request, body)
-        thread = self._thread(call.thread)
-        played = self._source.next_step(call.thread, lambda: FirstRequest(call.model, texts_of(call.items)))
-        entry = RequestEntry(
-            number, call.thread, played.number if played else None, call.window, call.kind, request.headers,
-            body, call.body_bytes, len(call.items), time.time_ns() // 1_000_000,
-        )  # fmt: skip
-        self.log.add(entry)
-        digests = digest_items(call.items)
-        self._check(call, thread, digests, played, body, entry)
-        if played is None:
-            await self._refuse(connection, call, entry)
-        elif played.step.error is not None and played.step.error.status is not None:
-            if played.step.delay_ms:
-                await connection.unless_closed(asyncio.sleep(played.step.delay_ms / 1000))
-            await self._fail(connection, played.step.error, played.step.headers, entry)
-        else:
-            await self._play(connection, call, thread, played, digests, entry)
+        call = read_call(self.log.count, request.headers, body, len(request.body))
+        exchange = self._conversation.begin(call, body, request.headers, self._source)
+        await SseWire(connection, exchange).answer()
 
-    def _thread(self, key: str) -> _Thread:
-        thread = self._threads.get(key)
-        if thread is None:
-            if len(self._threads) >= KEPT_THREADS:
-                del self._threads[next(iter(self._threads))]
-            thread = self._threads[key] = _Thread(hashlib.blake2b(key.encode(), digest_size=4).hexdigest())
-        return thread
+    async def _chat(self, connection: HttpConnection, request: HttpRequest) -> None:
+        body = body_of(request.body)
+        items = chat_items(body or {})
+        call = read_call(self.log.count, request.headers, body, len(request.body), items=items, wire="chat")
+        exchange = self._conversation.begin(call, body, request.headers, self._source, problems=chat_problems(body))
+        await ChatWire(connection, exchange).answer()
 
-    def _check(
-        self,
-        call: ModelCall,
-        thread: _Thread,
-        digests: bytes,
-        played: Played | None,
-        body: dict[str, Any] | None,
-        entry: RequestEntry,
-    ) -> None:
-        def report(kind: ViolationKind, message: str) -> None:
-            entry.violations.append(f"{kind}: {message}")
-            self.violations.add(Violation(kind, message, call.thread, call.number))
-
-        for problem in malformed(body):
-            report(ViolationKind.MALFORMED_REQUEST, problem)
-        findings = check_pairs(call.items)
-        if call.kind != "compaction":
-            findings += check_history(thread.history, call.items, digests, call.window)
-        for finding in findings:
-            report(finding.kind, finding.message)
-        if played is None:
-            report(ViolationKind.UNEXPECTED_REQUEST, "the script has no further step for this thread")
+    async def _upgrade(self, connection: HttpConnection, request: HttpRequest) -> None:
+        key = request.headers.get("sec-websocket-key")
+        if request.headers.get("upgrade", "").lower() != "websocket" or key is None:
+            body = error_body("upgrade_required", "POST to this path, or ask for an upgrade to a WebSocket")
+            await self._json(connection, 426, body)
             return
-        start = thread.history.items if digests.startswith(thread.history.digests) else 0
-        fresh = texts_of(call.items[start:]) if played.step.expect.contains else ""
-        for text in played.step.expect.contains:
-            if text not in fresh:
-                report(ViolationKind.EXPECTATION, f"step {played.number} expects {text!r} in the new items; it is not there")
-
-    async def _refuse(self, connection: HttpConnection, call: ModelCall, entry: RequestEntry) -> None:
-        entry.status, entry.outcome = 400, "refused"
-        message = (
-            f"the replay script has no further step for thread {call.thread} (request {call.number}); "
-            "add a step, or set repeat_last: true"
+        self.upgrades += 1
+        if self._upgrade_status is not None:
+            await self._json(connection, self._upgrade_status, error_body(None, "there is no WebSocket here"))
+            return
+        headers = {"upgrade": "websocket", "connection": "Upgrade", "sec-websocket-accept": accept_key(key)}
+        await connection.upgrade(headers)
+        await serve_socket(
+            connection,
+            request.headers,
+            self._conversation,
+            source=lambda: self._source,
+            next_number=lambda: self.log.count,
         )
-        await self._json(connection, 400, error_body("script_exhausted", message))
-
-    async def _fail(self, connection: HttpConnection, error: ErrorSpec, more: Mapping[str, str], entry: RequestEntry) -> None:
-        assert error.status is not None  # noqa: S101 - the caller looked
-        entry.status, entry.outcome = error.status, "error"
-        headers = {**_JSON, **more}
-        if error.retry_after is not None:
-            headers["retry-after"] = f"{error.retry_after:g}"
-        body = error.body if error.body is not None else json.dumps(error_body(error.code, error.message, error.type))
-        await connection.respond(error.status, body.encode(), headers=headers)
-
-    async def _play(
-        self, connection: HttpConnection, call: ModelCall, thread: _Thread, played: Played, digests: bytes, entry: RequestEntry
-    ) -> None:
-        tokens = call.body_bytes // 4
-        cached = thread.input_tokens if thread.history.window == call.window else 0
-        names = Names(thread.digest, thread.responses)
-        performance = perform(played.step, names, model=call.model, input_tokens=tokens, cached_tokens=cached)
-        thread.responses += 1
-        if call.kind != "compaction":
-            thread.input_tokens = tokens
-            thread.history.record(call.items, digests, call.window)
-            thread.history.emitted_calls = []
-        entry.outcome = "client_closed"
-        headers = {**_SSE, "x-request-id": f"req_{thread.digest}_{call.number}", **played.step.headers}
-
-        def ended() -> None:
-            entry.outcome = "completed" if performance.ending == "complete" else "cut"
-            if call.kind != "compaction":
-                thread.history.emitted_calls = list(performance.emitted_calls)
-
-        stream = _stream(connection, performance, headers, played.step.delay_ms / 1000, entry, ended)
-        await connection.unless_closed(stream)
-        if performance.ending == "cut":
-            raise ClientClosed
-
-
-async def _stream(
-    connection: HttpConnection,
-    performance: Performance,
-    headers: Mapping[str, str],
-    delay_s: float,
-    entry: RequestEntry,
-    ended: Callable[[], None],
-) -> None:
-    """Send the frames, those without a delay between them in one write.
-
-    `ended` is called before the last bytes go out: a client that has seen the end finds log and history complete.
-    """
-    if delay_s:
-        await asyncio.sleep(delay_s)
-    await connection.start(200, headers)
-    waiting: list[bytes] = []
-    for frame in performance.frames:
-        if frame.delay_s:
-            await connection.send(b"".join(waiting))
-            waiting.clear()
-            await asyncio.sleep(frame.delay_s)
-        waiting.append(frame.data)
-        entry.events += 1
-    if performance.ending != "hang":
-        ended()
-    await connection.send(b"".join(waiting))
-    match performance.ending:
-        case "complete":
-            await connection.finish()
-        case "hang":
-            await asyncio.Event().wait()
-        case "cut":
-            pass
-        case _:
-            assert_never(performance.ending)

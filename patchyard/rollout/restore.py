@@ -41,6 +41,8 @@ from patchyard.protocol.rollout_lines import (
     RolloutLine,
     SessionMeta,
     SessionMetaLine,
+    Standing,
+    StandingLine,
     TurnContext,
     TurnContextLine,
     WorldStateLine,
@@ -63,7 +65,9 @@ class UnfinishedTurn:
     model: str
     submitted_at: int
     started_at: int
-    """Milliseconds since the epoch, over all segments: what budgets of wall time count from."""
+    """Milliseconds since the epoch."""
+    active_ms: int
+    """Milliseconds that a worker had the turn, over all segments: without the time that it was parked or had no worker."""
     trace: TraceContext | None
     segment: int
     """Number of the segment that wrote last, as TurnRecovered tells it; 0 for the turn's first. A successor is the next one."""
@@ -81,6 +85,10 @@ class UnfinishedTurn:
     """Questions to a person that nobody has answered."""
     parked: TurnParked | None
     """Set while the turn waits parked."""
+    input_recorded: bool
+    """The input that started it is in the history."""
+    compacted: bool
+    """A new window was opened in it."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +112,15 @@ class RestoredThread:
     usage: TokenUsage
     """Total of the thread."""
     last_usage: TokenUsage | None
-    """Usage of the newest answered request: how full the window is."""
+    """Usage of the newest answered request of the window: how full it is. None: none was answered yet."""
+    counted_items: int
+    """Items of the history that this usage covers."""
     cost_usd: float | None
     """Newest total that was reported; None: unknown."""
     next_ordinal: int
     closed: bool
+    standing: Standing = field(default_factory=Standing)
+    """What people allowed for the thread, and its child agents."""
 
 
 def restore(lines: Iterable[RolloutLine]) -> RestoredThread:
@@ -142,6 +154,7 @@ class _TurnFold:
 
     turn_id: str
     started: TurnStarted
+    segment_at: int
     segment: int = 0
     usage: TokenUsage = field(default_factory=TokenUsage)
     cost_usd: float | None = None
@@ -151,6 +164,29 @@ class _TurnFold:
     items: dict[str, Item] = field(default_factory=dict)
     questions: dict[str, Question] = field(default_factory=dict)
     parked: TurnParked | None = None
+    input_recorded: bool = False
+    compacted: bool = False
+    earlier_ms: int = 0
+    last_at: int = 0
+
+    def __post_init__(self) -> None:
+        # Times of records only: they come from one clock, which need not be the one that `started_at` was read from.
+        self.last_at = self.segment_at
+
+    def seen(self, timestamp: int) -> None:
+        """A record was written. What the queue writes while the turn is parked is nobody's work."""
+        if self.parked is None:
+            self.last_at = max(self.last_at, timestamp)
+
+    def recovered(self, msg: TurnRecovered, timestamp: int) -> None:
+        self.earlier_ms = self.active_ms
+        self.segment_at = self.last_at = timestamp
+        self.segment = msg.segment
+        self.parked = None
+
+    @property
+    def active_ms(self) -> int:
+        return self.earlier_ms + max(0, self.last_at - self.segment_at)
 
     def request(self, record: ModelRequestRecord) -> None:
         if record.error is not None:
@@ -178,6 +214,9 @@ class _TurnFold:
             open_items=tuple(self.items.values()),
             open_questions=tuple(self.questions.values()),
             parked=self.parked,
+            active_ms=self.active_ms,
+            input_recorded=self.input_recorded,
+            compacted=self.compacted,
         )
 
 
@@ -195,17 +234,25 @@ class _Fold:
         self._summed = TokenUsage()
         self._reported: TokenCount | None = None
         self._last_usage: TokenUsage | None = None
+        self._counted = 0
         self._next = 0
         self._closed = False
+        self._standing = Standing()
 
     def add(self, line: RolloutLine) -> None:
         self._next = line.ordinal + 1
+        # What is not a turn's is not its work: the answer to a person's question about the thread may come between two segments.
+        recovers = isinstance(line, EventMsgLine) and isinstance(line.payload, TurnRecovered)
+        if self._turn is not None and line.turn_id == self._turn.turn_id and not recovers:
+            self._turn.seen(line.timestamp)
         match line:
             case SessionMetaLine():
                 self._meta = line.payload
             case TurnContextLine():
                 self._context = line.payload
                 self._overrides = {}
+                if self._turn is not None:
+                    self._turn.input_recorded = True
             case ResponseItemLine():
                 self._history.append(line.payload)
                 if self._turn is not None and isinstance(line.payload, ToolCall):
@@ -213,6 +260,9 @@ class _Fold:
             case CompactedLine():
                 self._history = list(line.payload.replacement_history)
                 self._window = line.payload.window_number
+                self._last_usage, self._counted = None, 0
+                if self._turn is not None:
+                    self._turn.compacted = True
                 # The model has lost what it was told: the surroundings count as untold until they are recorded again.
                 self._world = None
             case WorldStateLine():
@@ -221,42 +271,47 @@ class _Fold:
             case ModelRequestLine():
                 self._summed = add_usage(self._summed, line.payload.usage)
                 if line.payload.usage is not None and line.payload.error is None:
-                    self._last_usage = line.payload.usage
+                    self._usage_of_window(line.payload.usage)
                 if self._turn is not None:
                     self._turn.request(line.payload)
+            case StandingLine():
+                self._standing = line.payload
             case EventMsgLine():
-                self._event(line.payload, line.turn_id)
+                self._event(line.payload, line.turn_id, line.timestamp)
             case _:
                 pass
 
-    def _event(self, msg: DurableMsg, turn_id: str | None) -> None:
+    def _usage_of_window(self, usage: TokenUsage) -> None:
+        self._last_usage, self._counted = usage, len(self._history)
+
+    def _event(self, msg: DurableMsg, turn_id: str | None, timestamp: int) -> None:
         match msg:
             case TurnStarted() if turn_id is not None:
-                self._turn = _TurnFold(turn_id, msg)
+                self._turn = _TurnFold(turn_id, msg, timestamp)
             case TurnCompleted() | TurnInterrupted() | TurnFailed():
                 if self._turn is not None and turn_id in (None, self._turn.turn_id):
                     self._turn = None
             case TokenCount():
                 self._reported = msg
-                self._last_usage = msg.last
+                self._usage_of_window(msg.last)
             case ThreadSettingsApplied():
                 self._overrides |= msg.overrides.model_dump(exclude_none=True)
             case ThreadClosed():
                 self._closed = True
             case _ if self._turn is not None:
-                self._turn_event(self._turn, msg)
+                self._turn_event(self._turn, msg, timestamp)
             case _:
                 pass
 
-    def _turn_event(self, turn: _TurnFold, msg: DurableMsg) -> None:
+    def _turn_event(self, turn: _TurnFold, msg: DurableMsg, timestamp: int) -> None:
         match msg:
             case TurnRecovered():
-                turn.segment = msg.segment
-                turn.parked = None
+                turn.recovered(msg, timestamp)
             case TurnParked():
                 turn.parked = msg
             case ItemStarted():
                 turn.items[msg.item.id] = msg.item
+                turn.input_recorded = turn.input_recorded or msg.item.id == turn.turn_id
             case ItemCompleted():
                 turn.items.pop(msg.item.id, None)
             case ExecApprovalRequest() | PatchApprovalRequest():
@@ -282,7 +337,9 @@ class _Fold:
             turn=self._turn.result() if self._turn is not None else None,
             usage=reported.total if reported is not None else self._summed,
             last_usage=self._last_usage,
+            counted_items=self._counted,
             cost_usd=reported.cost_usd if reported is not None else None,
             next_ordinal=self._next,
             closed=self._closed,
+            standing=self._standing,
         )

@@ -177,14 +177,16 @@ class MemoryState:
         t.segment = t.crashes = 0
         t.totals, t.cost = {}, None
 
-    def _begin_turn(self, t: MemoryThread, turn: str, kind: str, schema: str, submitted_at: int) -> None:
+    def _begin_turn(self, thread: str, turn: str, kind: str, schema: str, submitted_at: int) -> None:
+        t = self._threads[thread]
         self._clear_turn(t)
         t.turn, t.kind, t.schema, t.turn_at, t.why = turn, kind, schema, submitted_at, "new"
+        t.segment = 1 if thread in self._leases else 0
 
-    def _promote(self, t: MemoryThread) -> None:
-        for entry in t.waiting.values():
+    def _promote(self, thread: str) -> None:
+        for entry in self._threads[thread].waiting.values():
             if entry.starts:
-                self._begin_turn(t, entry.id, entry.starts, "", entry.submitted_at)
+                self._begin_turn(thread, entry.id, entry.starts, "", entry.submitted_at)
                 return
 
     def _close_thread(self, thread: str) -> None:

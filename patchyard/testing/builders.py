@@ -86,9 +86,10 @@ def streamed(text: str, *, size: int = 4, item_id: str | None = None) -> list[Mo
     return [ItemAdded(_empty(item)), *(TextDelta(item.id or "", piece) for piece in pieces), ItemDone(item)]
 
 
-def typed(item: FunctionCall, *, size: int = 8) -> list[ModelEvent]:
-    """A call whose arguments come in pieces."""
-    pieces = [item.arguments[i : i + size] for i in range(0, len(item.arguments), size)]
+def typed(item: FunctionCall | CustomToolCall, *, size: int = 8) -> list[ModelEvent]:
+    """A call whose arguments or input come in pieces."""
+    text = item.arguments if isinstance(item, FunctionCall) else item.input
+    pieces = [text[i : i + size] for i in range(0, len(text), size)]
     return [ItemAdded(_empty(item)), *(ToolInputDelta(item.id or "", piece) for piece in pieces), ItemDone(item)]
 
 

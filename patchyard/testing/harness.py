@@ -1,13 +1,16 @@
-"""A session over doubles, in one object."""
+"""A session over doubles, in one object; and the doubles that only keep what they were told: spans, and the gate."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from patchyard.agent.config import Ports, SessionConfig
+from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.session import Session, SessionOutcome
 from patchyard.protocol.events import DurableMsg
-from patchyard.protocol.ops import Op, Submission
+from patchyard.protocol.ops import Op, Submission, TraceContext
 from patchyard.protocol.tasks import TaskSpec
 from patchyard.rollout import RestoredThread
 
@@ -15,9 +18,76 @@ from .builders import spec as default_spec
 from .builders import turn_input
 from .clock import FakeClock
 from .memory_channel import MemoryChannel
-from .recording import RecordingTelemetry, ScriptedGate
 from .scripted_model import ScriptedModel, ScriptStep
 from .scripted_sandbox import Command, ScriptedSandbox, ScriptedSource
+
+AttributeValue = str | int | float | bool
+
+
+@dataclass
+class RecordedSpan:
+    """A span and what it holds."""
+
+    name: str
+    key: str
+    attributes: dict[str, AttributeValue] = field(default_factory=dict)
+    ended: bool = False
+
+    def set(self, **attributes: AttributeValue | None) -> None:
+        """See Span."""
+        self.attributes |= {key: value for key, value in attributes.items() if value is not None}
+
+
+class RecordingTelemetry:
+    """Telemetry double."""
+
+    def __init__(self) -> None:
+        self.spans: list[RecordedSpan] = []
+
+    @contextmanager
+    def span(self, name: str, *, key: str, attributes: Mapping[str, AttributeValue] | None = None) -> Iterator[RecordedSpan]:
+        """See Telemetry."""
+        span = RecordedSpan(name, key, dict(attributes or {}))
+        self.spans.append(span)
+        try:
+            yield span
+        finally:
+            span.ended = True
+
+    def context(self) -> TraceContext | None:
+        """See Telemetry."""
+        return None
+
+
+class ScriptedGate:
+    """TurnGate double: gives `feedback` in order, then lets turns complete."""
+
+    def __init__(
+        self, clock: FakeClock, *, feedback: Sequence[str] = (), events: Sequence[DurableMsg] = (), at_end_s: float = 0
+    ) -> None:
+        self.asked: list[TurnOutcome] = []
+        self.ended: list[TurnOutcome] = []
+        self._clock = clock
+        self._feedback = list(feedback)
+        self._events = tuple(events)
+        self._at_end_s = at_end_s
+
+    async def before_complete(self, outcome: TurnOutcome) -> str | None:
+        """See TurnGate."""
+        self.asked.append(outcome)
+        return self._feedback.pop(0) if self._feedback else None
+
+    async def at_end(self, outcome: TurnOutcome) -> Sequence[DurableMsg]:
+        """See TurnGate."""
+        self.ended.append(outcome)
+        if self._at_end_s:
+            await self._clock.sleep(self._at_end_s)
+        return self._events
+
+    def assert_done(self) -> None:
+        """All feedback was given."""
+        if self._feedback:
+            raise AssertionError(f"feedback never asked for: {self._feedback}")
 
 
 class AgentHarness:

@@ -16,7 +16,16 @@ from patchyard.protocol.model_items import (
     OpaqueItem,
     Reasoning,
 )
-from patchyard.protocol.ops import InterAgentCommunication, Op, Submission, TraceContext, TurnInput
+from patchyard.protocol.ops import (
+    Compact,
+    InterAgentCommunication,
+    Op,
+    Review,
+    RunUserShellCommand,
+    Submission,
+    TraceContext,
+    TurnInput,
+)
 from patchyard.protocol.rollout_lines import (
     Compacted,
     CompactedLine,
@@ -32,6 +41,8 @@ from patchyard.protocol.rollout_lines import (
     SessionMetaLine,
     SpanLine,
     SpanRecord,
+    Standing,
+    StandingLine,
     TurnContext,
     TurnContextLine,
     WorldState,
@@ -53,6 +64,9 @@ _MODEL_ITEMS = (
 )
 
 
+_TURN_STARTERS = (TurnInput, Compact, Review, RunUserShellCommand)
+
+
 class MemoryChannel:
     """ThreadChannel double. A broken rule (an item completed twice, a turn ended twice, …) is an AssertionError."""
 
@@ -66,6 +80,8 @@ class MemoryChannel:
         """How many writes there were."""
         self.parked_until: int | None = None
         self.parked = False
+        self.kept = False
+        """The last turn's end kept the lease."""
         self.active_turn: str | None = None
         self._waiting: dict[str, Submission] = {}
         self._received: set[str] = set()
@@ -87,7 +103,7 @@ class MemoryChannel:
             submitted_at=self.clock.now_ms(),
         )
         self._waiting[submission.id] = submission
-        if self.active_turn is None and isinstance(op, TurnInput):
+        if self.active_turn is None and isinstance(op, _TURN_STARTERS):
             self.active_turn = submission.id
         self._arrived.set()
         return submission
@@ -160,15 +176,18 @@ class MemoryChannel:
         self._check_lease()
         self._write(payloads, turn_id, submission_id, consumed)
 
-    async def finish_turn(self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = ()) -> bool:
+    async def finish_turn(
+        self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+    ) -> bool:
         """See ThreadChannel."""
+        self.kept = keep_lease
         await asyncio.sleep(0)
         self._check_lease()
         _require(self.active_turn == turn_id, f"finish of {turn_id}, but {self.active_turn} is active")
         if any(self._is_steer(s, turn_id) and s.id not in consumed for s in self._waiting.values()):
             return False
         self._write(payloads, turn_id, None, consumed)
-        _require(self.active_turn is None, "finish_turn without a terminal event")
+        _require(self.active_turn != turn_id, "finish_turn without a terminal event")
         return True
 
     async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
@@ -217,7 +236,7 @@ class MemoryChannel:
             _require(self.active_turn == turn_id, f"turn {turn_id} ended but {self.active_turn} is active")
             _require(not self._open_items, f"turn ended with open items {self._open_items}")
             self.active_turn = next(
-                (s.id for s in self._waiting.values() if isinstance(s.op, TurnInput) and s.id != turn_id), None
+                (s.id for s in self._waiting.values() if isinstance(s.op, _TURN_STARTERS) and s.id != turn_id), None
             )
 
 
@@ -236,6 +255,7 @@ def _line(payload: LinePayload, ordinal: int, timestamp: int, turn_id: str | Non
         (ModelRequestRecord, ModelRequestLine),
         (Effect, EffectLine),
         (SpanRecord, SpanLine),
+        (Standing, StandingLine),
         (_MODEL_ITEMS, ResponseItemLine),
     )
     for payload_type, line_type in kinds:

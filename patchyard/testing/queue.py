@@ -107,7 +107,7 @@ class MemoryBackend(MemoryState):
             self._decide(a["thread"], {"type": "thread_closed"}, a["id"], "")
             self._close_thread(a["thread"])
         elif t.waiting:
-            self._promote(t)
+            self._promote(a["thread"])
             self._make_ready(a["thread"], "new")
         else:
             self._make_idle(a["thread"])
@@ -137,7 +137,7 @@ class MemoryBackend(MemoryState):
         role, belongs, starts = "op", "", ""
         if answer == "started":
             role, belongs = "start", a["id"]
-            self._begin_turn(t, a["id"], a["kind"], a.get("schema", ""), a["submitted_at"])
+            self._begin_turn(a["thread"], a["id"], a["kind"], a.get("schema", ""), a["submitted_at"])
             t.prio = a["prio"]
         elif answer == "steered":
             role, belongs = "steer", turn
@@ -217,7 +217,7 @@ class MemoryBackend(MemoryState):
         if any(e.role == "steer" and e.turn == a["turn"] and n not in a["consumed"] for n, e in t.waiting.items()):
             return [b"STEER"]
         self._write(a, blobs)
-        t.waiting = {n: e for n, e in t.waiting.items() if a["turn"] not in (e.turn, e.id) or e.op == "shutdown"}
+        t.waiting = {n: e for n, e in t.waiting.items() if e.id != a["turn"]}
         self._clear_turn(t)
         t.texts.clear()
         t.ended = True
@@ -225,8 +225,8 @@ class MemoryBackend(MemoryState):
             self._drop_lease(a["thread"])
             self._close_thread(a["thread"])
             return self._answer(a, "finish", "CLOSED")
-        if t.waiting:
-            self._promote(t)
+        if t.waiting or a.get("keep"):
+            self._promote(a["thread"])
             return [*self._answer(a, "finish", "MORE"), t.turn.encode()]
         self._drop_lease(a["thread"])
         self._make_idle(a["thread"])

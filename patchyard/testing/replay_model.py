@@ -3,11 +3,10 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-from patchyard.replay import ReplayServer, RequestEntry, Script, SharedSequence, Step, Violation, load_script
+from patchyard.replay import Demands, ReplayServer, RequestEntry, Script, SharedSequence, Step, Violation, load_script
 
 T = TypeVar("T")
 START_S = 10.0
@@ -53,10 +52,11 @@ class Mounted:
 class ReplayModel:
     """A running replay model. Leave it with `close`, which tells what the client did wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, demands: Demands | None = None, upgrade_status: int | None = None) -> None:
+        """See ReplayServer."""
         self._sequence = SharedSequence()
         self._loop = asyncio.new_event_loop()
-        self._server = ReplayServer(self._sequence)
+        self._server = ReplayServer(self._sequence, demands=demands, upgrade_status=upgrade_status)
         self._scripted = False
         self._thread = threading.Thread(target=self._run, name="replay-model", daemon=True)
         self._thread.start()
@@ -120,13 +120,7 @@ class ReplayModel:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_S)
 
     def _on_loop(self, work: Callable[[], T]) -> T:
-        done: Future[T] = Future()
+        async def run() -> T:
+            return work()
 
-        def run() -> None:
-            try:
-                done.set_result(work())
-            except Exception as problem:  # noqa: BLE001 - carried to the thread that asked
-                done.set_exception(problem)
-
-        self._loop.call_soon_threadsafe(run)
-        return done.result(START_S)
+        return self._call(run())

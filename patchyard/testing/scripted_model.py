@@ -59,8 +59,9 @@ class ScriptedModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """See ModelClient."""
         check_pairing(request.input)
-        if self.requests and self.requests[-1].window_number == request.window_number:
-            check_extends(self.requests[-1].input, request.input)
+        before = next((r for r in reversed(self.requests) if r.kind != "compaction"), None)
+        if request.kind != "compaction" and before is not None and before.window_number == request.window_number:
+            check_extends(before.input, request.input)
         self.requests.append(request)
         if not self._steps:
             raise AssertionError(f"unexpected request {len(self.requests)}; last input: {request.input[-1]!r}")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from patchyard.agent.hooks import SPLIT_SCRIPT
 from patchyard.agent.ports import (
     DeleteFile,
     ExitStatus,
@@ -25,6 +26,8 @@ class Command:
 
     script: str
     output: bytes = b""
+    stderr: bytes = b""
+    """Of a hook, whose error output is told apart; mixed into `output` for everything else."""
     code: int = 0
     seconds: float = 0
     later: bytes = b""
@@ -62,6 +65,8 @@ class ScriptedProcess:
             await asyncio.Event().wait()
         if self.command.later:
             self._output.put_nowait(self.command.later)
+        if self.request.argv[2:3] == (SPLIT_SCRIPT,):
+            self._output.put_nowait(b"\n" + self.request.argv[3].encode() + self.command.stderr)
         self._end()
 
     def _end(self) -> None:
@@ -172,15 +177,19 @@ class ScriptedSource:
         start_s: float = 0,
         error: ErrorInfo | None = None,
         instructions_error: ErrorInfo | None = None,
+        base_files: Mapping[str, bytes] | None = None,
     ) -> None:
         self.prepared = 0
         self.asked = 0
+        self.folders: list[str] = []
+        """Folders whose instructions were asked for."""
         self._clock = clock
         self._box = box
         self._instructions = instructions
         self._start_s = start_s
         self._error = error
         self._instructions_error = instructions_error
+        self._base_files = dict(base_files or {})
 
     def prepare(self) -> None:
         """See SandboxSource."""
@@ -195,8 +204,13 @@ class ScriptedSource:
             raise SandboxError(self._error)
         return self._box
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
         """See SandboxSource."""
         if self._instructions_error is not None:
             raise SandboxError(self._instructions_error)
+        self.folders.append(folder)
         return self._instructions
+
+    async def base_file(self, path: str) -> bytes | None:
+        """See SandboxSource."""
+        return self._base_files.get(path)

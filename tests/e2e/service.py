@@ -1,10 +1,12 @@
 """The whole way without API and CLI: a real Redis, SQLite, a folder store, the engine, worker processes, the replay model."""
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -25,8 +27,6 @@ from patchyard.settings import Settings
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
-IMAGE_HOME = Path(os.environ.get("PATCHYARD_TEST_IMAGE_HOME") or Path.home() / ".patchyard")
-"""Where `sandbox_images/build.py` recorded the image of the boxes."""
 TRACE = TraceContext(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 WAIT_S = 60.0
 
@@ -123,8 +123,7 @@ class Service:
         log = self.folder / f"worker-{number}.log"
         argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--pool", "threads", "--concurrency", "8"]
         argv += ["--queues", "turns,maintenance", "--without-gossip", "--without-mingle", "--hostname", f"w{number}@test"]
-        with log.open("wb") as out:
-            process = subprocess.Popen(argv, cwd=ROOT, env=self.environment() | env, stdout=out, stderr=out)
+        process = _spawn(argv, self.environment() | env, log)
         self.workers.append(process)
         until = time.monotonic() + 40
         while time.monotonic() < until:
@@ -236,14 +235,17 @@ class Service:
         await self.store.close()
 
 
+@functools.cache
 def image() -> str:
-    """Image id of the boxes, as the image build recorded it."""
-    from workers.running.setup import recorded_image
+    """Image id of the boxes; built if no image of the same inputs is there, which takes a second otherwise."""
+    with tempfile.TemporaryDirectory() as home:
+        argv = [sys.executable, str(ROOT / "sandbox_images" / "build.py"), "--home", home]
+        return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout.strip()
 
-    found = recorded_image(IMAGE_HOME)
-    if found is None:
-        raise AssertionError("the image of the boxes is not built: run `python sandbox_images/build.py`")
-    return found
+
+def _spawn(argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(argv, cwd=ROOT, env=env, stdout=out, stderr=out)
 
 
 def _pause_for(process: subprocess.Popen[bytes]) -> None:

@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_another_worker_finishes_the_turn(tmp_path: Path, how: signal.Signals) -> None:
-    scripted = script(lost=[call("echo half > half.txt; sleep 60"), call("cat half.txt"), patch(FIX), say("Done.")])
+    long = {"cmd": "echo half > half.txt; sleep 60", "yield_time_ms": 30_000}
+    begun = {"items": [{"call": "exec_command", "arguments": long}]}
+    scripted = script(lost=[begun, call("cat half.txt"), patch(FIX), say("Done.")])
 
     async def body(service: Service) -> None:
         first = service.workers[0]
@@ -33,15 +35,16 @@ def test_another_worker_finishes_the_turn(tmp_path: Path, how: signal.Signals) -
         gone = time.monotonic() - began
         events = await task.ended()
         kinds = [event.type for event in events]
+        assert "turn_failed" not in kinds, [event for event in events if event.type == "turn_failed"]
         assert kinds.count("turn_started") == kinds.count("turn_completed") == 1
+        assert kinds.count("turn_recovered") == 1, f"{events}\n{service.logs()}"
         (recovered,) = [event for event in events if isinstance(event, TurnRecovered)]
         assert recovered.reason == ("worker_lost" if how == signal.SIGKILL else "hand_over")
-        assert recovered.segment == 2
         started = [event.item.id for event in events if event.type == "item_started"]
         completed = [event.item.id for event in events if event.type == "item_completed"]
         assert sorted(started) == sorted(completed)
         assert len(set(started)) == len(started)
-        (result,) = results(events)
+        (result,) = results(events) or [pytest.fail(f"{events}\n{service.logs()}")]
         assert result.passed, result.output_tail
         assert states(events)[-1] == (TaskStatus.SUCCEEDED, "verified")
         data = b"".join([await service.artefact(event.patch) for event in events if isinstance(event, PatchProduced)])

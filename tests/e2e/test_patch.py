@@ -181,7 +181,7 @@ def test_set_up_is_shared_and_cached(tmp_path: Path) -> None:
             assert "no luck" in next(event.output_tail for event in broken if isinstance(event, SetupCompleted))
         finally:
             image = next(event.image for event in first if isinstance(event, SetupCompleted))
-            subprocess.run(["docker", "rmi", "-f", str(image)], check=False, capture_output=True)
+            await asyncio.to_thread(subprocess.run, ["docker", "rmi", "-f", str(image)], check=False, capture_output=True)
 
     run(tmp_path, scripted, body)
 
@@ -213,7 +213,7 @@ def test_interrupt_keeps_the_work_and_a_later_turn_goes_on(tmp_path: Path) -> No
 
     async def body(service: Service) -> None:
         task = await service.create(spec(buggy_repository(tmp_path), "long"))
-        await task.wait_for("item_started", count=4)
+        await task.wait_for("item_started", count=3)
         await task.ask(Interrupt())
         events = await task.ended()
         assert events[-1].type == "turn_interrupted" or "turn_interrupted" in [event.type for event in events]
@@ -226,6 +226,6 @@ def test_interrupt_keeps_the_work_and_a_later_turn_goes_on(tmp_path: Path) -> No
         outputs = [
             e.item.aggregated_output for e in events if e.type == "item_completed" and e.item.type == "command_execution"
         ]
-        assert "return a + b" in str(outputs[-1]), [event.model_dump(exclude_none=True) for event in events]
+        assert "return a + b" in str(outputs[-1])
 
     run(tmp_path, scripted, body)

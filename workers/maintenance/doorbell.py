@@ -56,9 +56,7 @@ class Doorbell:
     async def _call(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except Exception as error:
-            if not isinstance(error, self._broker_errors()):
-                raise
+        except self._broker_errors() as error:
             self._connection = None
             raise BellSilent(str(error)) from error
 

@@ -17,6 +17,8 @@ FLUSH_AFTER_MS = 1000
 """A running turn's records go to the store about once a second, as one segment; a thread that rests is written at once."""
 KEPT_FOR_CATALOG = 20_000
 """Records of one thread that wait in Redis for a catalog that is down; beyond them it is rebuilt from the store."""
+COMPLAIN_EVERY_MS = 60_000
+"""A store that is away is logged once a minute, not in each of five rounds a second."""
 _PAGE = 500
 _KNOWN_THREADS = 5000
 
@@ -37,15 +39,20 @@ class Projection:
         self._catalog = catalog
         self._metrics = metrics
         self._threads: OrderedDict[str, _Known] = OrderedDict()
+        self._complain_at_ms = 0
 
     async def round(self, *, now_ms: int) -> int:
         """One pass over threads with unconfirmed records; how many had any. QueueUnavailable."""
         candidates = await self._queue.threads_to_flush()
+        failures: list[Exception] = []
         for candidate in candidates:
             try:
                 await self._thread(candidate, now_ms)
             except (StoreError, RolloutError) as error:
-                log.warning("records of thread %s are not in the store yet: %s", candidate.thread_id, error)
+                failures.append(error)
+        if failures and now_ms >= self._complain_at_ms:
+            self._complain_at_ms = now_ms + COMPLAIN_EVERY_MS
+            log.warning("records of %d thread(s) are not in the store yet: %s", len(failures), failures[0])
         return len(candidates)
 
     async def _thread(self, candidate: FlushCandidate, now_ms: int) -> None:

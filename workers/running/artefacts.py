@@ -1,11 +1,42 @@
 """What turns produce and use besides their rollout: patches, logs, uploads, and snapshots of work trees."""
 
 import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
-from patchyard.adapters.store import ObjectMissing, ObjectStore, list_all, stream_object
+from patchyard.adapters.store import ObjectMissing, ObjectStore, StoreError, list_all, stream_object
 from patchyard.adapters.workspace import BrokenArchive
+from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.ids import new_id
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE_S = 60.0
+"""How long a turn waits for a store that is away before its work is given up."""
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 8.0
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Do it, again and again while the store is away. StoreError: it stayed away, or refuses for a reason of its own."""
+    until = time.monotonic() + PATIENCE_S
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await work()
+        except StoreError as error:
+            away = error.info.code is ErrorCode.STORE_UNAVAILABLE and error.info.retryable
+            if not away or time.monotonic() + pause > until:
+                raise
+            if pause == _FIRST_PAUSE_S:
+                log.warning("the turn waits for the store: %s", error)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 class Artefacts:

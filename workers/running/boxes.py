@@ -28,7 +28,7 @@ from patchyard.protocol.policies import DangerFullAccess, SandboxPolicy
 from patchyard.protocol.tasks import NoSource, TaskSpec
 from patchyard.settings import Settings
 
-from .artefacts import Snapshots
+from .artefacts import Snapshots, patiently
 from .channel import WorkerChannel
 from .owners import Owner, box_labels
 from .setup import SetupImages
@@ -101,12 +101,19 @@ class TurnBoxes:
         """See agent.ports.SandboxSource."""
         return await self._box()
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
         """See agent.ports.SandboxSource."""
         if isinstance(self._spec.repository, NoSource):
             return ()
         with _as_sandbox_error():
-            return await self._parts.workspaces.instructions(await self._base())
+            return await self._parts.workspaces.instructions(await self._base(), folder=folder)
+
+    async def base_file(self, path: str) -> bytes | None:
+        """See agent.ports.SandboxSource."""
+        if isinstance(self._spec.repository, NoSource):
+            return None
+        with _as_sandbox_error():
+            return await self._parts.workspaces.base_file(await self._base(), path)
 
     # --- for the delivery
 
@@ -163,7 +170,7 @@ class TurnBoxes:
         for task in (self._box_task, self._base_task):
             if task is not None and not task.done():
                 task.cancel()
-        pending = [task for task in (self._box_task, self._base_task) if task is not None]
+        pending: list[asyncio.Task[Any]] = [task for task in (self._box_task, self._base_task) if task is not None]
         await asyncio.gather(*pending, return_exceptions=True)
         box = _result(self._box_task)
         if leave and box is not None and self._dirty:
@@ -229,7 +236,8 @@ class TurnBoxes:
 
     async def _latest_snapshot(self) -> bytes | None:
         if self._kept is None:
-            self._kept = await self._parts.snapshots.latest(self._owner.tenant_id, self._owner.thread_id)
+            owner = self._owner
+            self._kept = await patiently(lambda: self._parts.snapshots.latest(owner.tenant_id, owner.thread_id))
         return self._kept or None
 
     async def _announce(self, base: PreparedBase, image: str, box: Box, duration_ms: int) -> None:

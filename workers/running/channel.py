@@ -52,11 +52,14 @@ class WorkerChannel:
         if self.on_outputs is not None and any(isinstance(p, FunctionCallOutput | CustomToolCallOutput) for p in payloads):
             self.on_outputs()
 
-    async def finish_turn(self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = ()) -> bool:
+    async def finish_turn(
+        self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+    ) -> bool:
         """See agent.ports.ThreadChannel."""
         self._telemetry.note_status(_status(payloads))
         spans = self._telemetry.take_records()
-        if not await self._inner.finish_turn([*payloads, *spans], turn_id=turn_id, consumed=consumed):
+        records = [*payloads, *spans]
+        if not await self._inner.finish_turn(records, turn_id=turn_id, consumed=consumed, keep_lease=keep_lease):
             self._telemetry.put_back(spans)
             return False
         self._telemetry.end_turn()

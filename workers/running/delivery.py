@@ -22,7 +22,7 @@ from patchyard.protocol.events import (
 )
 from patchyard.protocol.tasks import PatchSummary, TaskSpec, TaskStatus, TurnStatus, VerifyResult, VerifySpec
 
-from .artefacts import Artefacts
+from .artefacts import Artefacts, patiently
 from .boxes import TurnBoxes
 from .channel import WorkerChannel
 from .verification import VerifyRun, feedback, missing_tool, run_verify, tail
@@ -67,7 +67,7 @@ class Delivery:
         del outcome
         try:
             patch = await self._take_patch()
-            for event in await self._store_patch(patch):
+            for event in await patiently(lambda: self._store_patch(patch)):
                 await self._channel.record(event)
             if self._spec.verify is None:
                 return None
@@ -78,17 +78,19 @@ class Delivery:
             raise TurnError(error.info) from error
 
     async def at_end(self, outcome: TurnOutcome) -> Sequence[DurableMsg]:
-        """The task's last state; of a turn that ended badly also the work so far."""
+        """The task's last state; of a turn that ended badly, or that was no regular one, also the work so far."""
         events: list[DurableMsg] = []
-        if outcome.status is not TurnStatus.COMPLETED:
+        regular = outcome.kind == "regular"
+        if outcome.status is not TurnStatus.COMPLETED or (not regular and outcome.changed_files):
             try:
                 events += await self._store_patch(await self._take_patch())
             except _INFRASTRUCTURE as error:
-                log.warning("the work of turn %s could not be kept: %s", outcome.turn_id, error)
                 if outcome.changed_files:
+                    log.warning("the work of turn %s could not be kept: %s", outcome.turn_id, error)
                     events.append(Warning_(message=f"The work so far could not be stored: {error}"))
         self._metrics.add(Metric.TURNS, labels={"status": outcome.status.value})
-        events.append(self._task_state(outcome))
+        if regular:
+            events.append(self._task_state(outcome))
         return events
 
     def _task_state(self, outcome: TurnOutcome) -> TaskStatusChanged:
@@ -117,11 +119,11 @@ class Delivery:
 
     async def _store_patch(self, patch: Patch) -> list[DurableMsg]:
         """Events to tell of a patch that was not told yet."""
+        await self._boxes.keep(patch)
         if patch.data == (self._stored or b""):
             return []
         artefact_id = await self._artefacts.put(self._tenant_id, patch.data)
         self._stored = patch.data
-        await self._boxes.keep(patch)
         summary = PatchSummary(
             artefact_id=artefact_id,
             files=patch.files,
@@ -158,7 +160,8 @@ class Delivery:
         """The run, or why the patch could not even be laid out."""
         overlay = None
         if verify.overlay_artefact_id is not None:
-            overlay = await self._artefacts.get(self._tenant_id, verify.overlay_artefact_id)
+            wanted = verify.overlay_artefact_id
+            overlay = await patiently(lambda: self._artefacts.get(self._tenant_id, wanted))
         async with self._boxes.fresh() as box:
             try:
                 await lay_patch(box, patch.data)
@@ -181,7 +184,7 @@ class Delivery:
             passed=run.passed,
             exit_code=run.exit_code,
             round=self._round,
-            log_artefact_id=await self._artefacts.put(self._tenant_id, run.log),
+            log_artefact_id=await patiently(lambda: self._artefacts.put(self._tenant_id, run.log)),
             output_tail=tail(run.text()),
             duration_ms=run.duration_ms,
             error=error,

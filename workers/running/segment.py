@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from observability import Attr, ThreadTelemetry
 from observability.names import RESTORE
 from patchyard import __version__
-from patchyard.adapters.model import ResponsesClient
+from patchyard.adapters.model import ModelRouter
 from patchyard.adapters.queue import Claim, LeaseReleased, QueueThreadChannel
 from patchyard.adapters.store import StoredSegments, StoreError
 from patchyard.agent.config import Ports, SessionConfig
@@ -109,7 +109,13 @@ class Segment:
             telemetry=self._telemetry,
             metrics=self._parts.observability.metrics,
         )
-        model = ResponsesClient(self._parts.provider, self._parts.transport, trace=self._telemetry.context)
+        model = ModelRouter(
+            self._parts.providers,
+            self._parts.transport,
+            tenant_id=self._claim.tenant_id,
+            trace=self._telemetry.context,
+            gate=self._parts.budgets,
+        )
         ports = Ports(
             channel=self._channel,
             model=model,
@@ -208,6 +214,9 @@ class Segment:
             spec=spec,
             model=settings.model,
             model_context_window=settings.model_context_window,
+            models=settings.models,
+            compaction=settings.compaction,
+            context_budget=settings.context_budget,
             rollout_prefix=thread_prefix(claim.tenant_id, claim.thread_id),
             patchyard_version=__version__,
             recovery_reason=reason,

@@ -51,9 +51,14 @@ def fold_event(line: EventMsgLine, *, task: TaskRow | None, thread: ThreadRow, t
             thread.closed = True
         case _:
             pass
-    if task is not None:
+    if task is not None and _speaks_for_task(line, opened or turn):
         _fold_task(line, task, thread, open_questions=turn.open_questions if turn is not None else 0)
     return opened
+
+
+def _speaks_for_task(line: EventMsgLine, turn: TurnRow | None) -> bool:
+    """Whether the task's state follows this event. A review or a user's own command leaves it as it was."""
+    return turn is None or turn.kind == "regular" or isinstance(line.payload, PatchProduced | TokenCount)
 
 
 def _count(msg: TokenCount, thread: ThreadRow, turn: TurnRow | None) -> None:

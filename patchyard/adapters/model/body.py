@@ -34,8 +34,7 @@ class BodyBuilder:
 
     def build(self, request: ModelRequest, *, reasoning_summary: str | None = None) -> bytes:
         """The JSON body of a request."""
-        head = json.dumps(_fields(request, reasoning_summary), ensure_ascii=False, separators=(",", ":")).encode()
-        return b"".join((head[:-1], b',"input":[', self._input(request), b"]}"))
+        return join(head_of(request, reasoning_summary, stream=True), self.input(request))
 
     def forget(self, thread_id: str) -> None:
         """Drop what is kept of a thread."""
@@ -43,7 +42,8 @@ class BodyBuilder:
         if sent is not None:
             self._cached -= len(sent.data)
 
-    def _input(self, request: ModelRequest) -> bytes | bytearray:
+    def input(self, request: ModelRequest) -> bytes | bytearray:
+        """The input items, joined by commas. Valid until the thread's next request."""
         sent = self._threads.pop(request.thread_id, None) or _Sent()
         before = len(sent.data)
         same = _common_prefix(sent.items, request.input)
@@ -65,6 +65,27 @@ class BodyBuilder:
         return sent.data
 
 
+def head_of(request: ModelRequest, reasoning_summary: str | None, *, stream: bool) -> bytes:
+    """All of the body but the input, as a JSON object. Equal requests give equal bytes."""
+    fields = {**_fields(request, reasoning_summary), **({"stream": True} if stream else {})}
+    return dump(fields)
+
+
+def join(head: bytes, items: bytes | bytearray) -> bytes:
+    """A body from its head and its items."""
+    return b"".join((head[:-1], b',"input":[', items, b"]}"))
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def dump_items(items: Sequence[ModelItem]) -> bytes:
+    """Items joined by commas."""
+    return b",".join([item.model_dump_json(exclude_none=True).encode() for item in items])
+
+
 def _common_prefix(sent: Sequence[ModelItem], now: Sequence[ModelItem]) -> int:
     count = 0
     for old, new in zip(sent, now, strict=False):
@@ -82,7 +103,6 @@ def _fields(request: ModelRequest, reasoning_summary: str | None) -> Mapping[str
         "tool_choice": "auto",
         "parallel_tool_calls": request.parallel_tool_calls,
         "store": False,
-        "stream": True,
         "include": ["reasoning.encrypted_content"],
         "prompt_cache_key": request.thread_id,
     }

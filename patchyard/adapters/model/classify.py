@@ -91,14 +91,14 @@ class Classifier:
         name = self._config.name
         if status in (401, 403):
             message = (
-                f"{name} refused the credentials (HTTP {status}){said}. Check PATCHYARD_MODEL_API_KEY, and that the key "
+                f"{name} refused the credentials (HTTP {status}){said}. Check {self._config.setting('api_key')}, and that the key "
                 f"may use model {model} at {self._config.base_url}"
             )
             return self._error(ErrorCode.MODEL_UNAUTHORIZED, message, details)
         if status == 404:
             message = (
-                f"{self._config.responses_url} does not exist, or there is no model {model} (HTTP 404){said}. "
-                "Check PATCHYARD_MODEL_BASE_URL and PATCHYARD_MODEL"
+                f"{self._config.request_url} does not exist, or there is no model {model} (HTTP 404){said}. "
+                f"Check {self._config.setting('base_url')} and the model's name"
             )
             return self._error(ErrorCode.MODEL_BAD_REQUEST, message, details)
         if status == 402:
@@ -112,7 +112,9 @@ class Classifier:
             return self._error(ErrorCode.MODEL_OVERLOADED, message, details, delay=delay, again=True)
         if 300 <= status < 400:
             target = self._config.redact(headers.get("location", "elsewhere"))
-            message = f"{self._config.responses_url} redirects to {target}; set PATCHYARD_MODEL_BASE_URL to the final address"
+            message = (
+                f"{self._config.request_url} redirects to {target}; set {self._config.setting('base_url')} to the final address"
+            )
             return self._error(ErrorCode.MODEL_BAD_REQUEST, message, details)
         message = f"{name} refused the request (HTTP {status}){said}. The same request will be refused again; see what it names"
         return self._error(ErrorCode.MODEL_BAD_REQUEST, message, details)
@@ -125,8 +127,8 @@ class Classifier:
             return known
         said = self._quote(error.message or body.decode("utf-8", "replace"))
         message = (
-            f"{self._config.responses_url} answered with {content_type or 'no content type'}, not with an event stream{said}. "
-            "Check PATCHYARD_MODEL_BASE_URL: it must be a server with the Responses API"
+            f"{self._config.request_url} answered with {content_type or 'no content type'}, not with an event stream{said}. "
+            f"Check {self._config.setting('base_url')}: it must be a server with the API that `wire_api` names (Responses by default)"
         )
         return self._error(ErrorCode.MODEL_BAD_REQUEST, message, details)
 
@@ -137,17 +139,30 @@ class Classifier:
         if isinstance(problem, httpx.ReadTimeout):
             message = (
                 f"{self._config.name} sent nothing for {self._config.idle_timeout_s:g} s (idle timeout). "
-                "Trying again may help; a model that thinks longer needs a higher PATCHYARD_MODEL_IDLE_TIMEOUT_S"
+                f"Trying again may help; a model that thinks longer needs a higher {self._config.setting('idle_timeout_s')}"
             )
             return self._error(ErrorCode.MODEL_STREAM_FAILED, message, details)
         if began:
             message = f"the connection to {self._config.name} broke inside the response ({reason}). Trying again may help"
             return self._error(ErrorCode.MODEL_STREAM_FAILED, message, details)
-        remedy = "Check PATCHYARD_MODEL_BASE_URL, the network and the proxy"
+        remedy = f"Check {self._config.setting('base_url')}, the network and the proxy"
         if isinstance(problem, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
             return self._error(ErrorCode.MODEL_BAD_REQUEST, f"the request can't be sent: {reason}. {remedy}", details)
         message = f"{self._config.base_url} can't be reached ({reason}). {remedy}"
         return self._error(ErrorCode.MODEL_UNREACHABLE, self._config.redact(message), details, again=True)
+
+    def too_large(self, size: int) -> ClassifiedError:
+        """The request is over our own limit."""
+        message = (
+            f"the request has {size} bytes, the limit for {self._config.name} is {self._config.max_request_bytes}. "
+            "Compact the conversation, or raise max_request_bytes of the provider"
+        )
+        return self._error(ErrorCode.MODEL_BAD_REQUEST, message, {"provider": self._config.name, "bytes": str(size)})
+
+    def too_much_received(self) -> ClassifiedError:
+        """The response is over our own limit."""
+        limit = self._config.max_response_bytes
+        return self.stream_broken(f"the response has more than {limit} bytes (max_response_bytes of the provider)")
 
     def unusable(self, problem: Exception) -> ClassifiedError:
         """The configuration names a CA file that can't be used."""

@@ -33,6 +33,18 @@ class ModelPrice(BaseModel):
         return total / MILLION
 
 
+class ProviderLimits(BaseModel):
+    """What all workers together may ask of a provider. None: no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    concurrency: int | None = Field(default=None, ge=1)
+    """Responses at once."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Input and output together."""
+
+
 class ProviderConfig(BaseModel):
     """One provider of one tenant. Frozen; several may live in a process and share its connections."""
 
@@ -40,8 +52,18 @@ class ProviderConfig(BaseModel):
 
     name: str = "openai"
     """Name in records and spans."""
+    from_table: bool = False
+    """Whether its settings stand in a table [providers.<name>]; else they are PATCHYARD_MODEL_*. Error texts name them."""
     base_url: str = "https://api.openai.com/v1"
-    """Requests go to <base_url>/responses."""
+    """Requests go to <base_url>/responses, or /chat/completions."""
+    wire_api: Literal["responses", "chat"] = "responses"
+    """`chat`: the server has Chat Completions only."""
+    supports_websockets: bool = False
+    """Try a WebSocket first (Responses API only); SSE is what is left when it can't be had."""
+    websocket_prewarm: bool = True
+    """Tell a fresh socket instructions and tools before the first request: the provider prepares them."""
+    websocket_retries: int = Field(default=2, ge=0, le=20)
+    """Sockets in a row that may break before a thread goes over to SSE for good."""
     api_key: SecretStr | None = None
     """None: no credentials are sent."""
     key_header: str = "authorization"
@@ -64,6 +86,15 @@ class ProviderConfig(BaseModel):
     """The longest pause named by the server that is waited for here; a longer one is reported, so that the turn can park."""
     reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
     """Ask for summaries of the model's reasoning. None: leave it to the provider, since some refuse accounts that ask."""
+    max_request_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
+    """A larger request is refused here, with a message that says so."""
+    max_response_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    """A response that is larger is broken off."""
+    models: tuple[str, ...] = ()
+    """Names, or patterns such as `gpt-*`, that are served here. Empty: whatever is asked for."""
+    tenants: tuple[str, ...] = ()
+    """Tenants that may use it. Empty: all."""
+    limits: ProviderLimits = ProviderLimits()
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model name. A model without a price costs None, never 0."""
 
@@ -80,6 +111,12 @@ class ProviderConfig(BaseModel):
         return value.rstrip("/")
 
     @model_validator(mode="after")
+    def _sockets_need_responses(self) -> Self:
+        if self.supports_websockets and self.wire_api == "chat":
+            raise ValueError('supports_websockets needs wire_api = "responses": Chat Completions has no WebSocket')
+        return self
+
+    @model_validator(mode="after")
     def _key_is_a_header_value(self) -> Self:
         for name, secret in self._secrets():
             value = secret.get_secret_value()
@@ -92,9 +129,9 @@ class ProviderConfig(BaseModel):
         return found if self.api_key is None else [("the API key (PATCHYARD_MODEL_API_KEY)", self.api_key), *found]
 
     @property
-    def responses_url(self) -> str:
+    def request_url(self) -> str:
         """Where requests go."""
-        return f"{self.base_url}/responses"
+        return f"{self.base_url}/{'responses' if self.wire_api == 'responses' else 'chat/completions'}"
 
     def auth_headers(self) -> dict[str, str]:
         """Credentials and configured headers, lower-case names."""
@@ -103,6 +140,10 @@ class ProviderConfig(BaseModel):
             key = self.api_key.get_secret_value()
             headers[self.key_header.lower()] = f"Bearer {key}" if self.key_header.lower() == "authorization" else key
         return headers | {name.lower(): value.get_secret_value() for name, value in self.headers.items()}
+
+    def setting(self, field: str) -> str:
+        """How a user names one of these settings."""
+        return f"`{field}` of [providers.{self.name}]" if self.from_table else f"PATCHYARD_MODEL_{field.upper()}"
 
     def secret_values(self) -> tuple[str, ...]:
         """What must never be shown, longest first."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 ScriptName = Literal[
-    "submit", "claim", "beat", "commit", "finish_turn", "park", "release", "reap", "trim", "publish_live", "read"
+    "submit", "claim", "beat", "commit", "finish_turn", "park", "release", "reap", "trim", "publish_live", "read", "budget"
 ]
 
 Reply = list[Any]

@@ -62,6 +62,8 @@ class QueueThreadChannel:
         self._seen = "0-0"
         self._wake = asyncio.Event()
         self._end: type[LeaseLost] | None = None
+        self._kept = False
+        """The lease is kept without a turn: something of the last one still runs."""
         core.channels[claim.thread_id] = self
 
     # --- the port
@@ -92,9 +94,13 @@ class QueueThreadChannel:
         """See the port. A ThreadClosed among the records closes the thread and ends the lease."""
         await self._write("commit", payloads, turn_id=turn_id, submission_id=submission_id, consumed=consumed)
 
-    async def finish_turn(self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = ()) -> bool:
-        """See the port. When nothing else waits the lease ends with it, and `receive` raises LeaseReleased."""
-        return await self._write("finish_turn", payloads, turn_id=turn_id, consumed=consumed) != "STEER"
+    async def finish_turn(
+        self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+    ) -> bool:
+        """See the port. When nothing else waits and it is not kept, the lease ends with it: `receive` raises LeaseReleased."""
+        extra = {"keep": True} if keep_lease else {}
+        self._kept = keep_lease
+        return await self._write("finish_turn", payloads, turn_id=turn_id, consumed=consumed, extra=extra) != "STEER"
 
     async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
         """See the port."""
@@ -216,7 +222,7 @@ class QueueThreadChannel:
             case "MORE":
                 # Absent in a repeated answer; the next look at the inbox tells it then.
                 self.active_turn_id = (decode(reply[1]) or None) if len(reply) > 1 else None
-                self._inbox = deque(entry for entry in self._inbox if not _ended_with(entry, turn_id))
+                self._inbox = deque(entry for entry in self._inbox if entry.submission.id != turn_id)
                 self._wake.set()
             case _:
                 if consumed:
@@ -240,7 +246,7 @@ class QueueThreadChannel:
 
     async def _released_when_idle(self) -> bool:
         """Give the lease back unless a turn is active or a submission waits; True: look again."""
-        if self.active_turn_id is not None:
+        if self.active_turn_id is not None or self._kept:
             return False
         async with self.lock:
             if self._end is not None:
@@ -276,12 +282,6 @@ class QueueThreadChannel:
     def _raise_if_ended(self) -> None:
         if self._end is not None:
             raise self._end(self.thread_id)
-
-
-def _ended_with(entry: _Received, turn_id: str | None) -> bool:
-    """Whether a submission has nothing left to do after its turn's end; the same rule as in finish_turn.lua."""
-    belongs = turn_id in (entry.turn_id, entry.submission.id)
-    return belongs and entry.submission.op.type != "shutdown"
 
 
 def _retrieve(task: "asyncio.Task[str]") -> None:

@@ -29,6 +29,7 @@ _LINE_TYPES: dict[type[BaseModel], str] = {
     rollout_lines.ModelRequestRecord: "model_request",
     rollout_lines.Effect: "effect",
     rollout_lines.SpanRecord: "span",
+    rollout_lines.Standing: "standing",
     model_items.Message: "response_item",
     model_items.Reasoning: "response_item",
     model_items.FunctionCall: "response_item",

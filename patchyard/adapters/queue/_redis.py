@@ -114,7 +114,7 @@ class RedisBackend:
             read.exception()
 
     def _load(self, script: ScriptName) -> "_Script":
-        folder = resources.files(__package__).joinpath("lua")
+        folder = resources.files("patchyard.adapters.queue").joinpath("lua")
         # With this first line a server without memory or disk refuses a script as a whole, instead of half-way through.
         first = "#!lua flags=no-writes" if script == "read" else "#!lua"
         source = first + "\n" + "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", script))

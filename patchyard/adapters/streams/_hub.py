@@ -81,7 +81,7 @@ class EventHub:
                 entries = await self._source.read_fire(position)
                 if len(entries) >= LAG_CHECK and position_key(await self._source.fire_oldest()) > position_key(position):
                     self._resume_all()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever the source fails with, the answer is to read on from the record
                 if position is not None:
                     log.warning("event streams: the server does not answer, trying again: %s", error)
                 position = None

@@ -1,9 +1,8 @@
-"""Reads what `git diff -z --raw --numstat --binary` prints: two lists of paths, then the patch."""
+"""Reads what the diff script prints: nested repositories, `git diff --numstat -z`, then the patch."""
 
 import re
 from typing import NamedTuple
 
-_LINK = b"160000"
 _COUNTS = re.compile(rb"(\d+|-)\t(\d+|-)\t")
 
 
@@ -41,15 +40,8 @@ def parse_changes(output: bytes) -> Changes:
     """ValueError when this is not such an output."""
     fields = _Fields(output)
     nested: list[str] = []
-    while fields.begins_with(b":"):
-        head, path = fields.next(), fields.next()
-        old_mode, new_mode, _old, _new, status = head[1:].split(b" ")
-        old_path = path
-        if status[:1] in (b"R", b"C"):
-            path = fields.next()
-        # A link of the base stays as it is; one that appeared, or that was moved here, is a repository of the agent's.
-        if new_mode == _LINK and (old_mode != _LINK or old_path != path):
-            nested.append(path.decode("utf-8", "surrogateescape"))
+    while fields.begins_with(b"N"):
+        nested.append(fields.next()[1:].removeprefix(b"./").decode("utf-8", "surrogateescape"))
     files = insertions = deletions = 0
     while (found := fields.counts()) is not None:
         files += 1

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ _CONFIG = (
     " -c diff.mnemonicPrefix=false -c diff.noprefix=false -c diff.submodule=short -c index.threads=1"
     " -c advice.addEmbeddedRepo=false"
 )
-_DIFF = "diff --cached --no-color --no-ext-diff --no-textconv --full-index --no-abbrev -z --raw --numstat --binary"
+_DIFF = "diff --cached --no-color --no-ext-diff --no-textconv --full-index --no-abbrev -z --numstat --binary"
 _LISTS_LIMIT = 32 * 1024 * 1024
 """Bytes that the lists of changed paths before the patch may take."""
 _STAGING_FAILED = 3
@@ -66,14 +65,11 @@ async def compute_diff(
 
     PatchTooLarge, DiskFull, GitFailed; SandboxError when the box is lost.
     """
-    run = _Runner(sandbox, policy or WorkspaceWrite(), limit=max_bytes + _LISTS_LIMIT)
-    changes = parse_changes(await run.changes(base, without=()))
-    left_out = changes.nested
-    if left_out:
-        changes = parse_changes(await run.changes(base, without=left_out))
+    output = await _changes(sandbox, base, policy=policy or WorkspaceWrite(), limit=max_bytes + _LISTS_LIMIT)
+    changes = parse_changes(output)
     if len(changes.patch) > max_bytes:
         raise _too_large(max_bytes)
-    return Patch(changes.patch, changes.files, changes.insertions, changes.deletions, left_out)
+    return Patch(changes.patch, changes.files, changes.insertions, changes.deletions, changes.nested)
 
 
 def _too_large(max_bytes: int) -> PatchTooLarge:
@@ -103,47 +99,43 @@ def _environment(scratch: str) -> dict[str, str]:
     }
 
 
-def _script(scratch: str, base: str, without: Sequence[str]) -> str:
-    """One shell for all of it: a process in a box costs more than what these commands do. Its output is the diff's."""
+def _script(scratch: str, base: str) -> str:
+    """One shell for all of it: a process in a box costs more than what these commands do.
+
+    Its output: the nested repositories (`N<path>`, NUL), then the diff's.
+    """
     # `cp -p` keeps the index's time: git compares it with the files' times to notice changes within the same second.
     index = f"if [ -f {GIT_DIR}/index ]; then cp -p {GIT_DIR}/index {scratch}/index; else git {_CONFIG} read-tree {base}; fi"
-    names = " ".join(shlex.quote(name) for name in without)
-    drop = f" && git {_CONFIG} update-index --force-remove -- {names}" if without else ""
+    nested = (
+        f"find . -mindepth 2 -name .git -prune -printf 'N%h\\0' -fprintf {scratch}/nested ':(exclude,literal)%h\\0' 2>/dev/null"
+    )
+    add = f"git {_CONFIG} add --all --pathspec-from-file={scratch}/paths --pathspec-file-nul"
+    # What its owner can't read is made readable only when it stands in the way.
+    stage = f"{add} || {{ find . ! -type l ! -readable -exec chmod u+rX {{}} \\; ; {add}; }}"
     return (
         f"umask 077; mkdir {scratch} {scratch}/objects || exit {_STAGING_FAILED}; trap 'rm -rf {scratch}' EXIT; "
-        f"if {{ {{ {index}; }} && git {_CONFIG} add --all -- .{drop}; }} > {scratch}/said 2>&1; then "
+        f"{nested}; printf '.\\0' | cat - {scratch}/nested > {scratch}/paths; "
+        f"if {{ {{ {index}; }} && {{ {stage}; }}; }} > {scratch}/said 2>&1; then "
         f"git {_CONFIG} {_DIFF} {base} -- 2>/dev/null; "
         f"else tail -c 2000 {scratch}/said; exit {_STAGING_FAILED}; fi"
     )
 
 
-class _Runner:
-    def __init__(self, sandbox: Sandbox, policy: SandboxPolicy, *, limit: int) -> None:
-        self._sandbox = sandbox
-        self._policy = policy
-        self._limit = limit
-
-    async def changes(self, base: str, *, without: Sequence[str]) -> bytes:
-        """What `git diff` says about the tree, leaving these paths out."""
-        scratch = f"/tmp/.patchyard-diff-{secrets.token_hex(8)}"  # noqa: S108 - inside the box; `mkdir` refuses an existing one
-        result = await run_in_box(
-            self._sandbox,
-            ("/bin/sh", "-c", _script(scratch, base, without)),
-            env=_environment(scratch),
-            policy=self._policy,
-            limit=self._limit,
-            timeout_s=_STEP_TIMEOUT_S,
-        )
-        if result.cut:
-            raise _too_large(self._limit - _LISTS_LIMIT)
-        if result.status.code == 0:
-            return result.output
-        if result.status.code != _STAGING_FAILED:
-            raise GitFailed(f"git diff ended with exit code {result.status.code} in the box.")
-        said = result.output[-2000:].decode("utf-8", "replace").strip()
-        if "No space left on device" in said:
-            raise DiskFull("the changes were collected in the box")
-        raise GitFailed(f"Collecting the changes in the box failed: {said[-500:]}")
+async def _changes(sandbox: Sandbox, base: str, *, policy: SandboxPolicy, limit: int) -> bytes:
+    """What the script says about the tree."""
+    scratch = f"/tmp/.patchyard-diff-{secrets.token_hex(8)}"  # noqa: S108 - inside the box; `mkdir` refuses an existing one
+    argv = ("/bin/sh", "-c", _script(scratch, base))
+    result = await run_in_box(sandbox, argv, env=_environment(scratch), policy=policy, limit=limit, timeout_s=_STEP_TIMEOUT_S)
+    if result.cut:
+        raise _too_large(limit - _LISTS_LIMIT)
+    if result.status.code == 0:
+        return result.output
+    if result.status.code != _STAGING_FAILED:
+        raise GitFailed(f"git diff ended with exit code {result.status.code} in the box.")
+    said = result.output[-2000:].decode("utf-8", "replace").strip()
+    if "No space left on device" in said:
+        raise DiskFull("the changes were collected in the box")
+    raise GitFailed(f"Collecting the changes in the box failed: {said[-500:]}")
 
 
 async def run_in_box(

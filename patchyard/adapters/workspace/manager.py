@@ -14,7 +14,7 @@ from .archives import import_empty, import_tar
 from .checkout import Workspace, make_checkout, open_checkout, read_note
 from .errors import BrokenArchive, GitFailed, RepositoryNotFound, RevisionNotFound, from_os_error
 from .git import Git
-from .instructions import Instructions, read_instructions
+from .instructions import Instructions, read_base_file, read_instructions
 from .mirrors import Mirror, Mirrors, Revision
 from .sources import RemoteUrl, check_url
 from .trash import Journal, Trash, take_orphans
@@ -118,6 +118,10 @@ class WorkspaceManager:
     async def instructions(self, prepared: PreparedBase, *, folder: str = "") -> Sequence[Instructions]:
         """AGENTS.md files of the base commit that apply in `folder`, root first."""
         return await read_instructions(self._git, prepared.mirror, prepared.commit, folder=folder)
+
+    async def base_file(self, prepared: PreparedBase, path: str) -> bytes | None:
+        """A file of the base commit, at most 256 KiB of it; None when there is none."""
+        return await read_base_file(self._git, prepared.mirror, prepared.commit, path, limit=256 * 1024)
 
     def release(self, workspace: Workspace) -> None:
         """Give a checkout up: a rename now, the deletion in the background. Call after its box is gone; twice is harmless."""

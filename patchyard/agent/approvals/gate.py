@@ -1,8 +1,8 @@
 """Whether a tool may do what the model asks: policy first, then a person, then what was allowed for the session."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, Literal, Protocol, assert_never
 
 from patchyard.agent.config import Settings
 from patchyard.agent.errors import ToolError
@@ -12,6 +12,7 @@ from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import FileUpdate
 from patchyard.protocol.ops import ApprovalDecision
+from patchyard.protocol.rollout_lines import ApprovedCommand, ApprovedRules
 
 from .questions import Answer, Question, Questions, question_id
 
@@ -33,15 +34,53 @@ class CommandAsk:
     prefix_rule: tuple[str, ...] | None
 
 
-class Approvals:
-    """The first gate of a thread."""
+class PermissionVerdict(Protocol):
+    """What hooks say to a question."""
 
-    def __init__(self, questions: Questions, clock: Clock) -> None:
+    @property
+    def permission(self) -> Literal["allow", "deny"] | None:
+        """None: a person is asked."""
+        ...
+
+    @property
+    def block(self) -> str | None:
+        """Why not."""
+        ...
+
+
+class PermissionHooks(Protocol):
+    """Hooks that may answer questions. Implemented by `hooks`."""
+
+    async def permission(self, name: str, tool_input: Any, call_id: str) -> PermissionVerdict:
+        """The answer of the hooks, before a person is asked."""
+        ...
+
+
+class Approvals:
+    """The first gate of a thread. `on_change` is called when a person allowed something for the thread."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        clock: Clock,
+        *,
+        approved: ApprovedRules | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._questions = questions
         self._clock = clock
-        self._commands: set[tuple[str, str, bool]] = set()
-        self._paths: set[str] = set()
-        self._prefixes: set[tuple[str, ...]] = set()
+        self._on_change = on_change
+        self.hooks: PermissionHooks | None = None
+        """May answer in a person's place."""
+        known = approved or ApprovedRules()
+        # Dicts keep the order in which things were allowed: the record of them stays the same over restarts.
+        self._commands = dict.fromkeys(known.commands)
+        self._paths = dict.fromkeys(known.paths)
+        self._prefixes = dict.fromkeys(known.prefixes)
+
+    def approved(self) -> ApprovedRules:
+        """What was allowed for the thread so far."""
+        return ApprovedRules(commands=tuple(self._commands), paths=tuple(self._paths), prefixes=tuple(self._prefixes))
 
     async def command(self, ask: CommandAsk, settings: Settings) -> str | None:
         """The approval's id, None when none was needed. Declined with the reason otherwise."""
@@ -52,12 +91,12 @@ class Approvals:
             case "reject":
                 raise Declined(verdict.reason)
             case "ask":
-                key = (ask.script, ask.cwd, ask.escalate)
+                key = ApprovedCommand(script=ask.script, cwd=ask.cwd, escalated=ask.escalate)
                 if key in self._commands or (not ask.escalate and self._allowed_by_prefix(ask.script)):
                     return None
             case _:
                 assert_never(verdict.action)
-        request = self._questions.find(ask.item_id) or ExecApprovalRequest(
+        request = ExecApprovalRequest(
             approval_id=new_id(self._clock.now_ms()),
             item_id=ask.item_id,
             command=ask.argv,
@@ -65,12 +104,17 @@ class Approvals:
             reason=ask.justification or verdict.reason,
             proposed_prefix_rule=ask.prefix_rule,
         )
-        answer = await self._ask(request, what="command")
+        asked = self._questions.asked_before(request)
+        if asked is None and await self._hooks_allow("exec_command", ask.item_id, ask.script, request.reason):
+            return question_id(request)
+        answer = await self._ask(asked or request, what="command")
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
-            self._commands.add(key)
+            self._commands[key] = None
         if answer.prefix_rule:
-            self._prefixes.add(answer.prefix_rule)
-        return question_id(request)
+            self._prefixes[answer.prefix_rule] = None
+        if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION or answer.prefix_rule:
+            self._on_change()
+        return question_id(asked or request)
 
     async def patch(
         self, item_id: str, changes: Sequence[FileUpdate], paths: Sequence[str], worst: PathClass, settings: Settings
@@ -83,16 +127,30 @@ class Approvals:
             case "reject":
                 raise Declined(verdict.reason)
             case "ask":
-                if self._paths.issuperset(paths):
+                if self._paths.keys() >= set(paths):
                     return
             case _:
                 assert_never(verdict.action)
-        request = self._questions.find(item_id) or PatchApprovalRequest(
+        request = PatchApprovalRequest(
             approval_id=new_id(self._clock.now_ms()), item_id=item_id, changes=tuple(changes), reason=verdict.reason
         )
-        answer = await self._ask(request, what="patch")
+        asked = self._questions.asked_before(request)
+        touched = "\n".join(paths)
+        if asked is None and await self._hooks_allow("apply_patch", item_id, touched, verdict.reason):
+            return
+        answer = await self._ask(asked or request, what="patch")
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
-            self._paths.update(paths)
+            self._paths |= dict.fromkeys(paths)
+            self._on_change()
+
+    async def _hooks_allow(self, tool: str, call_id: str, command: str, reason: str | None) -> bool:
+        """Whether PermissionRequest hooks say yes. Declined when one says no; False: a person decides."""
+        if self.hooks is None:
+            return False
+        verdict = await self.hooks.permission(tool, {"command": command, "description": reason}, call_id)
+        if verdict.permission == "deny":
+            raise Declined(f"A PermissionRequest hook refused this: {verdict.block}. It was not done. Find another way.")
+        return verdict.permission == "allow"
 
     async def _ask(self, request: Question, *, what: str) -> Answer:
         answer = await self._questions.ask(request)

@@ -64,6 +64,18 @@ class Questions:
         """The open question about a tool call."""
         return next((o.request for o in self._open.values() if _item_id(o.request) == item_id), None)
 
+    def asked_before(self, request: ExecApprovalRequest | PatchApprovalRequest) -> Question | None:
+        """The open question of an earlier segment about the same call, if it asks for the very same thing.
+
+        An answer to it must not be taken for another command or patch.
+        """
+        found = self.find(request.item_id)
+        same = {"approval_id": request.approval_id, "reason": request.reason}
+        if found is None or isinstance(found, RequestUserInput):
+            return None
+        redact = self._journal.redactor.payload
+        return found if redact(found).model_copy(update=same) == redact(request).model_copy(update=same) else None
+
     def has_news(self) -> bool:
         """Whether an answer waits that nobody has taken yet."""
         return any(o.submission is not None for o in self._open.values())

@@ -19,6 +19,8 @@ from patchyard.protocol.policies import (
 )
 from patchyard.protocol.rollout_lines import WorldState
 
+IMAGES = "images"
+"""Key of the world state: whether this window's prompt shows images."""
 AGENTS_MD_BYTES = 32 * 1024
 """Budget of all AGENTS.md files together."""
 
@@ -30,6 +32,8 @@ class Surroundings:
     permissions: str
     environment: str
     agents_md: str
+    images: bool
+    """Whether the model can read images."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,10 @@ class Told:
     record: WorldState | None
 
 
-def look(settings: Settings, instructions: Sequence[tuple[str, str]], now_ms: int) -> Surroundings:
+def look(settings: Settings, instructions: Sequence[tuple[str, str]], now_ms: int, *, images: bool = True) -> Surroundings:
     """The surroundings as they are."""
-    return Surroundings(_permissions(settings), _environment(settings, now_ms), agents_md(instructions, settings.cwd))
+    told = agents_md(instructions, settings.cwd)
+    return Surroundings(_permissions(settings), _environment(settings, now_ms), told, images)
 
 
 def tell(now: Surroundings, known: dict[str, Any] | None) -> Told:
@@ -51,6 +56,7 @@ def tell(now: Surroundings, known: dict[str, Any] | None) -> Told:
         "permissions": now.permissions,
         "environment": now.environment,
         "agents_md": hashlib.sha256(now.agents_md.encode()).hexdigest() if now.agents_md else "",
+        IMAGES: now.images,
     }
     if known is None:
         user = [text for text in (now.agents_md, now.environment) if text]

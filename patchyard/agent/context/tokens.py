@@ -1,6 +1,17 @@
 """How many tokens something is, before a provider counted it: bytes / 4, rounded up."""
 
-from patchyard.protocol.model_items import InputImage, Message, ModelItem, TokenUsage
+from collections.abc import Sequence
+
+from patchyard.protocol.model_items import (
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    InputImage,
+    InputText,
+    Message,
+    ModelItem,
+    OutputText,
+    TokenUsage,
+)
 
 BYTES_PER_TOKEN = 4
 IMAGE_TOKENS = 1_500
@@ -14,11 +25,28 @@ def of_text(text: str) -> int:
 
 def of_item(item: ModelItem) -> int:
     """Estimate for an item of the model's input."""
-    if isinstance(item, Message) and any(isinstance(part, InputImage) for part in item.content):
-        images = sum(isinstance(part, InputImage) for part in item.content)
-        text = sum(of_text(getattr(part, "text", "")) for part in item.content)
+    parts = parts_of(item)
+    images = sum(isinstance(part, InputImage) for part in parts)
+    if images:
+        text = sum(of_text(part.text) for part in parts if isinstance(part, InputText | OutputText))
         return images * IMAGE_TOKENS + text
-    return -(-len(item.model_dump_json(exclude_none=True)) // BYTES_PER_TOKEN)
+    return -(-len(item.model_dump_json(exclude_none=True).encode("utf-8", "replace")) // BYTES_PER_TOKEN)
+
+
+def parts_of(item: ModelItem) -> Sequence[object]:
+    """Parts of a message or of an output that has some; empty otherwise."""
+    match item:
+        case Message():
+            return item.content
+        case FunctionCallOutput() | CustomToolCallOutput() if not isinstance(item.output, str):
+            return item.output
+        case _:
+            return ()
+
+
+def has_images(item: ModelItem) -> bool:
+    """Whether an image is in it."""
+    return any(isinstance(part, InputImage) for part in parts_of(item))
 
 
 def total(usage: TokenUsage) -> int:

@@ -4,28 +4,70 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-VERSION = "1"
-"""Raised by hand when the instructions change in meaning; the hash changes with every letter."""
+from patchyard.protocol.model_profiles import PromptFamily
 
-_TEXTS = (
-    "base.md",
+from .families import FAMILIES, Family, family_for
+
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "base_instructions",
+    "compaction_prompt",
+    "family_for",
+    "patch_grammar",
+    "permission_texts",
+    "prompt_version",
+    "review_prompt",
+    "tool_description",
+    "window_text",
+]
+
+_SHARED = (
     "apply_patch.lark",
     "permissions.md",
+    "compaction.md",
+    "windows.md",
+    "review.md",
     "tools/exec_command.md",
     "tools/write_stdin.md",
     "tools/apply_patch.md",
     "tools/update_plan.md",
+    "tools/view_image.md",
+    "tools/request_user_input.md",
 )
+"""Texts that all families have in common."""
 
 
 @cache
 def _text(name: str) -> str:
-    return files(__package__).joinpath(*name.split("/")).read_text(encoding="utf-8").strip()
+    return files(__name__).joinpath(*name.split("/")).read_text(encoding="utf-8").strip()
 
 
-def base_instructions() -> str:
+@cache
+def _sections(name: str) -> dict[str, str]:
+    """Sections of a file by their heading."""
+    sections = _text(name).split("\n## ")
+    return {heading: body.strip() for heading, _, body in (s.partition("\n") for s in sections[1:])}
+
+
+def base_instructions(family: PromptFamily = "default") -> str:
     """The `instructions` of every request of a turn."""
-    return _text("base.md")
+    return _text(FAMILIES[family].text)
+
+
+def compaction_prompt() -> str:
+    """Asks the model for the summary that a new window begins with."""
+    return _text("compaction.md")
+
+
+def window_text(name: str) -> str:
+    """A text about context windows: `summary`, `fresh`, `plan`, `reminder`, `images`."""
+    return _sections("windows.md")[name]
+
+
+def review_prompt() -> str:
+    """What a review turn is told before its target."""
+    return _text("review.md")
 
 
 def tool_description(name: str) -> str:
@@ -38,17 +80,16 @@ def patch_grammar() -> str:
     return _text("apply_patch.lark") + "\n"
 
 
-@cache
 def permission_texts() -> dict[str, str]:
     """Sections of permissions.md by their heading."""
-    sections = _text("permissions.md").split("\n## ")
-    return {heading: body.strip() for heading, _, body in (s.partition("\n") for s in sections[1:])}
+    return _sections("permissions.md")
 
 
 @cache
-def prompt_version() -> str:
-    """`VERSION+sha256:…` over all texts."""
+def prompt_version(family: PromptFamily = "default") -> str:
+    """`family/VERSION+sha256:…` over all texts that its models read."""
+    chosen = FAMILIES[family]
     digest = hashlib.sha256()
-    for name in _TEXTS:
+    for name in (chosen.text, *_SHARED):
         digest.update(f"{name}\0{_text(name)}\0".encode())
-    return f"{VERSION}+sha256:{digest.hexdigest()[:16]}"
+    return f"{family}/{chosen.version}+sha256:{digest.hexdigest()[:16]}"

@@ -1,14 +1,21 @@
 """A tool and its call."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from patchyard.agent.context.history import Call
 from patchyard.agent.errors import ToolError
-from patchyard.protocol.model_items import FunctionCall
+from patchyard.protocol.model_items import FunctionCall, InputImage, InputText
+
+ToolOutput = str | tuple[InputText | InputImage, ...]
+"""What a tool answers: text, or parts where an image is among them."""
+
+_HOOK_FIELDS = {"exec_command": "cmd", "apply_patch": "input"}
+"""Arguments that hooks know as `command`."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,32 @@ class ToolCall:
         """JSON arguments of a function, text of a freeform tool."""
         return self.item.arguments if isinstance(self.item, FunctionCall) else self.item.input
 
+    def hook_input(self) -> Any:
+        """What hooks read: `{"command": …}` of a command or patch, else the arguments."""
+        if not isinstance(self.item, FunctionCall):
+            return {"command": self.item.input}
+        try:
+            arguments = json.loads(self.item.arguments or "{}")
+        except ValueError:
+            return {"arguments": self.item.arguments}
+        field = _HOOK_FIELDS.get(self.name)
+        return {"command": arguments.get(field)} if field and isinstance(arguments, dict) else arguments
+
+    def with_hook_input(self, changed: Mapping[str, Any]) -> "ToolCall":
+        """The call with the input that a hook put in its place. ToolError when it does not fit."""
+        field = _HOOK_FIELDS.get(self.name)
+        command = changed.get("command")
+        if field is None:
+            if not isinstance(self.item, FunctionCall):
+                raise ToolError(f"A PreToolUse hook changed the input of {self.name}, which can't be changed. It was not run.")
+            return replace(self, item=self.item.model_copy(update={"arguments": json.dumps(changed)}))
+        if not isinstance(command, str):
+            raise ToolError(f"A PreToolUse hook gave no `command` as new input of {self.name}. It was not run.")
+        if not isinstance(self.item, FunctionCall):
+            return replace(self, item=self.item.model_copy(update={"input": command}))
+        arguments = {**json.loads(self.item.arguments or "{}"), field: command}
+        return replace(self, item=self.item.model_copy(update={"arguments": json.dumps(arguments)}))
+
 
 class Tool(Protocol):
     """Something that the model can call. Implemented in this package."""
@@ -48,7 +81,7 @@ class Tool(Protocol):
         """The specification as the Responses API takes it."""
         ...
 
-    async def run(self, call: ToolCall) -> str:
+    async def run(self, call: ToolCall) -> ToolOutput:
         """The output for the model. ToolError for a failure in plain words; TurnError ends the turn."""
         ...
 
@@ -82,7 +115,7 @@ def _plain(error: ValidationError) -> str:
         where = ".".join(str(part) for part in problem["loc"])
         match problem["type"]:
             case "json_invalid":
-                words.append(f"they are not valid JSON ({problem['ctx']['error']})")
+                words.append(f"they are not valid JSON ({problem.get('ctx', {}).get('error')})")
             case "missing":
                 words.append(f"`{where}` is missing")
             case "model_type":

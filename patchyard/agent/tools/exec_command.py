@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from patchyard.agent.approvals import CommandAsk, Declined, first_of
+from patchyard.agent.environment import command_environment
 from patchyard.agent.errors import ToolError
 from patchyard.agent.ports import ExecLimits, SandboxError, SandboxExecRequest
 from patchyard.agent.prompts import tool_description
@@ -15,7 +16,7 @@ from patchyard.patch import intercept
 from patchyard.policy import resolve
 from patchyard.protocol.events import ItemCompleted, ItemStarted
 from patchyard.protocol.items import CommandExecutionItem, ItemStatus
-from patchyard.protocol.policies import DangerFullAccess, ExternalSandbox, ReadOnly, SandboxPolicy, WorkspaceWrite
+from patchyard.protocol.policies import DangerFullAccess, ReadOnly, SandboxPolicy
 
 from .apply_patch import ApplyPatch
 from .calls import Arguments, ToolCall, function_spec, parse_arguments
@@ -23,21 +24,6 @@ from .processes import RunningCommand
 
 DEFAULT_YIELD_MS = 10_000
 _YIELD_MS = (250, 30_000)
-
-_ENVIRONMENT = {
-    "NO_COLOR": "1",
-    "TERM": "dumb",
-    "COLORTERM": "",
-    "LANG": "C.UTF-8",
-    "LC_ALL": "C.UTF-8",
-    "LC_CTYPE": "C.UTF-8",
-    "PAGER": "cat",
-    "GIT_PAGER": "cat",
-    "GH_PAGER": "cat",
-    "GIT_TERMINAL_PROMPT": "0",
-    "PATCHYARD_CI": "1",
-}
-"""What keeps programs from colours, pagers and questions. PATH is the image's own."""
 
 
 class ExecArguments(Arguments):
@@ -130,14 +116,14 @@ class ExecCommand:
             item.id, arguments.cmd, argv, cwd, escalate, arguments.justification, arguments.prefix_rule if escalate else None
         )
         approval_id = await thread.approvals.command(ask, settings)
-        if not thread.processes.has_room():
+        if not await thread.processes.make_room(grace_s=thread.config.interrupt_grace_s):
             limit = thread.config.sessions_limit
             raise ToolError(f"{limit} commands run already. End some of them (write_stdin with Ctrl-C), then try again.")
         policy: SandboxPolicy = DangerFullAccess() if escalate else settings.sandbox
         request = SandboxExecRequest(
             argv=argv,
             cwd=cwd,
-            env=self._environment(policy, tty=arguments.tty),
+            env=command_environment(thread.config, policy, tty=arguments.tty),
             policy=policy,
             tty=arguments.tty,
             limits=ExecLimits(wall_time_s=thread.config.spec.command_timeout_s),
@@ -147,27 +133,20 @@ class ExecCommand:
         thread.changed_files = thread.changed_files or not isinstance(policy, ReadOnly)
         return await thread.processes.start(item, box, request)
 
-    def _environment(self, policy: SandboxPolicy, *, tty: bool) -> dict[str, str]:
-        config = self._thread.config
-        offline = isinstance(policy, ReadOnly) or (
-            isinstance(policy, WorkspaceWrite | ExternalSandbox) and not policy.network_access
-        )
-        own = {"PATCHYARD_THREAD_ID": config.thread_id, "PATCHYARD_VERSION": config.patchyard_version}
-        if offline:
-            own["PATCHYARD_SANDBOX_NETWORK_DISABLED"] = "1"
-        return {**_ENVIRONMENT, **({"TERM": "xterm"} if tty else {}), **own, **config.command_env}
-
 
 async def collect(thread: Thread, command: RunningCommand, *, wait_ms: int, max_tokens: int | None) -> str:
     """Wait for a command's end, at most so long, and describe what it wrote since the last time."""
     clock = thread.ports.clock
     started = clock.monotonic()
     if command.running:
-        await first_of(command.exited.wait(), clock.sleep(wait_ms / 1000))
+        await first_of(command.ended.wait(), clock.sleep(wait_ms / 1000))
     captured = command.unread.take()
     budget = min(thread.config.output_tokens if max_tokens is None else max_tokens, thread.config.output_tokens)
     if command.running:
         state = [f"Process running with session ID {command.session_id}"]
+        if (running := thread.processes.crowded) is not None:
+            most = thread.config.sessions_limit
+            state.append(f"Warning: {running} commands run. Beyond {most} the one that was used longest ago is stopped.")
     else:
         state = _ending(thread, command)
         thread.processes.forget(command)
@@ -192,7 +171,7 @@ def _ending(thread: Thread, command: RunningCommand) -> list[str]:
     if status is None:
         return ["The command was killed."]
     lines = [f"Process exited with code {status.code}"]
-    if status.timed_out:
+    if status.timed_out or command.timed_out:
         limit = thread.config.spec.command_timeout_s
         lines.append(
             f"It was stopped after {limit:g} seconds, the limit of one command; all its processes were killed. "

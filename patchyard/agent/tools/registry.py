@@ -8,7 +8,9 @@ from patchyard.agent.thread import Thread
 from .apply_patch import ApplyPatch
 from .calls import Tool
 from .exec_command import ExecCommand
+from .request_user_input import RequestUserInputTool
 from .update_plan import UpdatePlan
+from .view_image import ViewImage
 from .write_stdin import WriteStdin
 
 
@@ -31,4 +33,13 @@ class Registry:
 def registry_for(thread: Thread) -> Registry:
     """The tools of a thread."""
     patches = ApplyPatch(thread)
-    return Registry((ExecCommand(thread, patches), WriteStdin(thread), patches, UpdatePlan(thread)))
+    return Registry(
+        (
+            ExecCommand(thread, patches),
+            WriteStdin(thread),
+            patches,
+            UpdatePlan(thread),
+            ViewImage(thread),
+            RequestUserInputTool(thread),
+        )
+    )

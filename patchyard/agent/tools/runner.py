@@ -9,8 +9,10 @@ from patchyard.agent.context.history import Call, output_for
 from patchyard.agent.errors import AgentError, ParkTurn, StopTurn, ToolError, TurnError
 from patchyard.agent.ports import LeaseLost, SandboxError
 from patchyard.agent.thread import Thread
+from patchyard.protocol.model_items import Message
 
-from .calls import Tool, ToolCall
+from .calls import Tool, ToolCall, ToolOutput
+from .output import truncate
 from .registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -20,7 +22,7 @@ _log = logging.getLogger(__name__)
 class _Running:
     call: ToolCall
     tool: Tool | None
-    task: asyncio.Task[str]
+    task: asyncio.Task[ToolOutput]
     recorded: bool = False
 
 
@@ -34,6 +36,10 @@ class CallRunner:
         self._turn_id = turn_id
         self._running: list[_Running] = []
         self._parked: ParkTurn | None = None
+        self._notes: list[Message] = []
+        """What hooks want the model to know: after the outputs of the step, so that these follow their calls."""
+        self.stop_reason: str | None = None
+        """A hook wants the turn to end after this step."""
 
     def start(self, item: Call) -> None:
         """Run a call as soon as those that it must wait for are over. Its item is in the history already."""
@@ -59,6 +65,9 @@ class CallRunner:
             except ParkTurn as parked:
                 self._parked = self._parked or parked
         self._running = [r for r in self._running if not r.recorded]
+        if self._notes:
+            self._thread.journal.post(*self._notes)
+            self._notes = []
         await self._thread.journal.flush()
         if (waits := self._parked) is not None:
             self._parked, self._running = None, []
@@ -86,9 +95,12 @@ class CallRunner:
             if not running.recorded and not running.task.cancelled() and running.task.exception() is None:
                 self._record(running, running.task.result())
 
-    def _record(self, running: _Running, text: str) -> None:
+    def _record(self, running: _Running, output: ToolOutput) -> None:
         running.recorded = True
-        self._thread.journal.post(output_for(running.call.item, text))
+        if isinstance(output, str):
+            # Tools keep their own budgets; this is the bound of what a tool forgot, or a server beyond our control sent.
+            output = truncate(output, self._thread.config.output_tokens * 6 // 5)
+        self._thread.journal.post(output_for(running.call.item, output))
 
     def _aborted(self, running: _Running, why: str) -> str:
         seconds = self._thread.ports.clock.monotonic() - running.call.started
@@ -96,7 +108,9 @@ class CallRunner:
             return why
         return running.tool.aborted(running.call, seconds=seconds, why=why)
 
-    async def _run(self, call: ToolCall, tool: Tool | None, before: list[asyncio.Task[str]], *, over: bool) -> str:
+    async def _run(
+        self, call: ToolCall, tool: Tool | None, before: list[asyncio.Task[ToolOutput]], *, over: bool
+    ) -> ToolOutput:
         if before:
             await asyncio.wait(before)
             if any(not t.cancelled() and isinstance(t.exception(), ParkTurn) for t in before):
@@ -113,7 +127,8 @@ class CallRunner:
         }
         with self._thread.ports.telemetry.span(f"execute_tool {call.name}", key=call.id, attributes=attributes) as span:
             try:
-                text = await tool.run(call)
+                call = await self._allowed(call)
+                output = await self._checked(call, await tool.run(call))
             except ToolError as error:
                 span.set(**{"patchyard.tool.success": False})
                 return error.info.message
@@ -127,4 +142,28 @@ class CallRunner:
                 _log.exception("tool %s failed", call.name, extra={"call_id": call.id})
                 return f"{call.name} failed because of a fault in the service. Try another way."
             span.set(**{"patchyard.tool.success": True})
-            return text
+            return output
+
+    # --- hooks
+
+    async def _allowed(self, call: ToolCall) -> ToolCall:
+        """The call as PreToolUse hooks leave it. ToolError when one refuses it."""
+        hooks = self._thread.hooks
+        given = call.hook_input()
+        verdict = await hooks.before_tool(call.name, given, call.id)
+        self._notes += hooks.notes(verdict)
+        if verdict.block is not None:
+            command = given.get("command") if isinstance(given, dict) else None
+            what = f"Command: {command}" if command else f"Tool: {call.name}"
+            raise ToolError(f"Command blocked by PreToolUse hook: {verdict.block}. {what}")
+        return call if verdict.updated_input is None else call.with_hook_input(verdict.updated_input)
+
+    async def _checked(self, call: ToolCall, output: ToolOutput) -> ToolOutput:
+        """The output, or what a PostToolUse hook puts in its place."""
+        hooks = self._thread.hooks
+        text = output if isinstance(output, str) else "".join(getattr(part, "text", "[image]") for part in output)
+        verdict = await hooks.after_tool(call.name, call.hook_input(), call.id, text)
+        self._notes += hooks.notes(verdict)
+        if verdict.stop is not None:
+            self.stop_reason = self.stop_reason or verdict.stop
+        return output if verdict.block is None else verdict.block

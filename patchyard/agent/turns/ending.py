@@ -8,7 +8,7 @@ from patchyard.agent.approvals import first_of
 from patchyard.agent.context.history import ABORTED, Call, output_for
 from patchyard.agent.errors import ParkTurn
 from patchyard.protocol.errors import ErrorInfo
-from patchyard.protocol.events import DurableMsg, ItemCompleted, TurnFailed, TurnInterrupted, TurnParked, Warning_
+from patchyard.protocol.events import DurableMsg, ItemCompleted, OpRejected, TurnFailed, TurnInterrupted, TurnParked, Warning_
 from patchyard.protocol.items import ItemStatus, PlanItem, UserMessageItem
 from patchyard.protocol.tasks import TurnStatus
 
@@ -26,12 +26,19 @@ class Ending:
         self._journal = state.thread.journal
         self._clock = state.thread.ports.clock
 
-    async def interrupted(self, step: Step | None) -> Literal["interrupted"]:
-        """A person said stop. Steers that were not delivered are dropped and named."""
+    async def interrupted(self, step: Step | None, *, note: bool = True) -> Literal["interrupted"]:
+        """A person said stop. Steers that were not delivered are dropped and named. `note`: the model is told of it."""
         state = self._state
         await self._close(step, records.ABORTED_BY_USER)
         started = [state.id] if state.submission is not None and not state.input_recorded else []
-        self._journal.post(*state.input_records(), records.interrupted_note())
+        told = []
+        if note and state.kind != "compact":
+            told.append(records.interrupted_note(kept=self._thread.processes.kept_running))
+        self._journal.post(*state.input_records(), *told)
+        for asked in state.asked_compactions():
+            state.later.remove(asked)
+            answer = OpRejected(op="compact", message="the turn was interrupted before it could be done")
+            self._journal.post(answer, submission_id=asked.id, consumed=[asked.id])
         events = await self._last_word(TurnStatus.INTERRUPTED, None, limit_s=self._thread.config.interrupt_grace_s)
         answered: list[str] = []
         while True:
@@ -47,14 +54,18 @@ class Ending:
         """The turn can't go on. Steers that were not delivered are kept for the next turn."""
         state = self._state
         await self._close(step, why)
-        if not state.input_recorded and state.submission is not None:
-            self._journal.post(*state.input_records(), submission_id=state.id, consumed=[state.id])
+        own: list[str] = []
+        if state.submission is not None and not state.input_recorded:
+            if state.takes_input:
+                self._journal.post(*state.input_records(), submission_id=state.id, consumed=[state.id])
+            else:
+                own.append(state.id)
         events = await self._last_word(TurnStatus.FAILED, error, limit_s=None)
         answered: list[str] = []
         while True:
-            state.deliver_steers()
+            await state.deliver_steers()
             answered += state.answer_interrupts(applied=False)
-            if await state.finish(*events, TurnFailed(error=error, **state.sums()), consumed=answered):
+            if await state.finish(*events, TurnFailed(error=error, **state.sums()), consumed=[*own, *answered]):
                 break
         return "failed"
 
@@ -77,7 +88,9 @@ class Ending:
     async def _close(self, step: Step | None, why: str) -> None:
         """Stop what runs, answer open calls, close open items and questions."""
         grace = self._thread.config.interrupt_grace_s
-        killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace))
+        if self._state.keep_background:
+            self._thread.processes.keep_sessions()
+        killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace, kept=False))
         if step is not None:
             await step.runner.abort(why)
         await killing
@@ -128,6 +141,8 @@ class Ending:
 
     async def _last_word(self, status: TurnStatus, error: ErrorInfo | None, *, limit_s: float | None) -> Sequence[DurableMsg]:
         """The gate's events for this end. After an interrupt nobody waits long for them."""
+        if self._state.kind == "compact":
+            return ()
         work = asyncio.ensure_future(self._thread.ports.gate.at_end(self._state.outcome(status, error)))
         if limit_s is None:
             return await work

@@ -1,14 +1,25 @@
 """How user input and the turn's own notes are recorded."""
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
 
 from patchyard.agent.context.untrusted import fence
-from patchyard.protocol.events import ItemCompleted, ItemStarted
+from patchyard.agent.prompts import base_instructions, prompt_version
+from patchyard.agent.thread import Thread
+from patchyard.protocol.events import ItemCompleted, ItemStarted, SessionConfigured
 from patchyard.protocol.items import UserMessageItem
 from patchyard.protocol.model_items import InputImage, InputText, Message
-from patchyard.protocol.ops import ImageInput, InterAgentCommunication, Submission, TextInput, TurnInput, UserInput
-from patchyard.protocol.rollout_lines import LinePayload
+from patchyard.protocol.ops import (
+    ImageInput,
+    InterAgentCommunication,
+    Review,
+    ReviewTarget,
+    Submission,
+    TextInput,
+    TurnInput,
+    UserInput,
+)
+from patchyard.protocol.rollout_lines import LinePayload, SessionMeta, TurnContext, WorldState
 
 RESTARTED = "interrupted by a worker restart"
 ABORTED_BY_USER = "aborted by user"
@@ -24,8 +35,26 @@ def input_items(submission: Submission) -> Sequence[UserInput]:
         case InterAgentCommunication():
             head = f"Message from the agent of thread {submission.op.author_thread_id}:"
             return (TextInput(text=f"{head}\n{submission.op.message}"),)
+        case Review():
+            return (TextInput(text=review_target(submission.op.target)),)
         case _:
             return ()
+
+
+def review_target(target: ReviewTarget) -> str:
+    """What a review looks at, in words that people and models read."""
+    what = (
+        f"the changes since `{target.base}` (`git diff {target.base}`, and files that git does not know yet)"
+        if target.base
+        else "the uncommitted changes (`git status`, `git diff HEAD`, and files that git does not know yet)"
+    )
+    more = f"\n\n{target.instructions.strip()}" if target.instructions else ""
+    return f"Review {what}.{more}"
+
+
+def text_of(submission: Submission) -> str:
+    """Its texts, as hooks read them."""
+    return "\n".join(item.text for item in input_items(submission) if isinstance(item, TextInput))
 
 
 def is_empty(items: Sequence[UserInput]) -> bool:
@@ -52,21 +81,48 @@ def note(text: str, *, role: str = "user") -> Message:
     return Message.model_validate({"role": role, "content": [{"type": "input_text", "text": text}]})
 
 
-def interrupted_note() -> Message:
-    """What the next turn reads about one that was interrupted."""
+def interrupted_note(*, kept: bool = False) -> Message:
+    """What the next turn reads about one that was interrupted. `kept`: commands with a session go on."""
+    stopped = "Its commands that have a session ID still run, the others were stopped" if kept else "Its commands were stopped"
     return note(
-        "<turn_aborted>\nA person interrupted the previous turn on purpose. Its commands were stopped and may have done only "
+        f"<turn_aborted>\nA person interrupted the previous turn on purpose. {stopped} and may have done only "
         "a part of their work: check the state before you rely on it.\n</turn_aborted>"
     )
 
 
-def wrap_up_note(spent: str) -> Message:
-    """What the model reads at 80 % of a budget."""
-    return note(
+def hook_note(run_id: str, reason: str) -> Message:
+    """What the model reads when a Stop hook wants more of it."""
+    return note(f'<hook_prompt hook_run_id="{run_id}">{reason}</hook_prompt>')
+
+
+_WRAP_UP = "wrap_up"
+
+
+def wrap_up_note(spent: str, turn_id: str) -> tuple[LinePayload, ...]:
+    """What the model reads at 80 % of a budget, and that it was told."""
+    text = (
         f"<budget>\nThe budget of this turn is nearly used up ({spent}). Bring the work tree into a consistent state now and "
-        "give your final answer: what is done, what is not.\n</budget>",
-        role="developer",
+        "give your final answer: what is done, what is not.\n</budget>"
     )
+    return note(text, role="developer"), _told_to_wrap_up(turn_id)
+
+
+def last_answer_note(spent: str, turn_id: str) -> tuple[LinePayload, ...]:
+    """What the model reads when a budget is used up and it was not told before."""
+    text = (
+        f"<budget>\nThe budget of this turn is used up ({spent}). No tool can be called any more. Give your final answer now: "
+        "what is done, what is not, and in which state the work tree is.\n</budget>"
+    )
+    return note(text, role="developer"), _told_to_wrap_up(turn_id)
+
+
+def was_told_to_wrap_up(world: Mapping[str, Any] | None, turn_id: str) -> bool:
+    """Whether the turn's model has read one of the two in this context window."""
+    return (world or {}).get(_WRAP_UP) == turn_id
+
+
+def _told_to_wrap_up(turn_id: str) -> WorldState:
+    return WorldState(full=False, state={_WRAP_UP: turn_id})
 
 
 def _part(part: UserInput, *, key: str | None) -> InputText | InputImage:
@@ -77,3 +133,37 @@ def _part(part: UserInput, *, key: str | None) -> InputText | InputImage:
             return InputImage(image_url=part.url, detail=part.detail)
         case _:
             assert_never(part)
+
+
+def session_meta(thread: Thread) -> SessionMeta:
+    """The first line of a thread."""
+    config = thread.config
+    return SessionMeta(
+        thread_id=config.thread_id,
+        tenant_id=config.tenant_id,
+        task_id=config.task_id,
+        spec=config.spec,
+        base_instructions=base_instructions(config.family(thread.settings.model)),
+        prompt_version=prompt_version(config.family(thread.settings.model)),
+        patchyard_version=config.patchyard_version,
+    )
+
+
+def session_configured(thread: Thread) -> SessionConfigured:
+    """What watchers see of it."""
+    config = thread.config
+    return SessionConfigured(model=thread.settings.model, cwd=config.cwd, rollout_prefix=config.rollout_prefix)
+
+
+def turn_context(thread: Thread, turn_id: str) -> TurnContext:
+    """Settings that the turn runs with."""
+    settings = thread.active_settings
+    return TurnContext(
+        turn_id=turn_id,
+        model=settings.model,
+        effort=settings.effort,
+        cwd=settings.cwd,
+        approval=settings.approval,
+        sandbox=settings.sandbox,
+        prompt_version=prompt_version(thread.config.family(settings.model)),
+    )

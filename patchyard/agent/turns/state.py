@@ -12,7 +12,8 @@ from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.thread import Thread
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import OpApplied, OpRejected
-from patchyard.protocol.ops import Submission
+from patchyard.protocol.model_items import Message
+from patchyard.protocol.ops import Compact, Submission
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
 
@@ -45,22 +46,49 @@ class TurnState:
     """The newest complete message of the model in this segment."""
     at_end: bool = False
     """Too late to stop it."""
+    kind: Literal["regular", "review", "compact", "user_shell"] = "regular"
+    keep_background: bool = False
+    """The interrupt spares commands that became sessions."""
+    later: list[Submission] = field(default_factory=list)
+    """Ops that came meanwhile and wait for the turn's end; a `compact` among them is also done between two steps."""
 
-    def input_records(self) -> tuple[LinePayload, ...]:
-        """Records of the input that started the turn, when they are not in the rollout yet."""
-        if self.submission is None or self.input_recorded:
+    @property
+    def takes_input(self) -> bool:
+        """Whether what started the turn is told to the model as input."""
+        return self.kind in ("regular", "review")
+
+    def input_records(self, *, for_model: bool = True) -> tuple[LinePayload, ...]:
+        """Records of the input that started the turn, when they are not in the rollout yet.
+
+        `for_model`: False leaves out what the model would read, since a hook refused it.
+        """
+        if self.submission is None or self.input_recorded or not self.takes_input:
             return ()
         self.input_recorded = True
         untrusted = self.thread.config.spec.instruction_untrusted and not self.thread.history.items
-        return records.user_records(self.submission, self.thread.ports.clock.now_ms(), untrusted=untrusted)
+        made = records.user_records(self.submission, self.thread.ports.clock.now_ms(), untrusted=untrusted)
+        return made if for_model else tuple(record for record in made if not isinstance(record, Message))
 
-    def deliver_steers(self) -> bool:
-        """Record what came for this turn; True when there was something."""
-        delivered = bool(self.steers)
+    def asked_compactions(self) -> Sequence[Submission]:
+        """Ops `compact` that came for this turn."""
+        return [submission for submission in self.later if isinstance(submission.op, Compact)]
+
+    async def deliver_steers(self) -> bool:
+        """Record what came for this turn; True when there was something that a hook did not refuse."""
+        delivered = False
+        journal, hooks = self.thread.journal, self.thread.hooks
         while self.steers:
-            steer = self.steers.popleft()
-            payloads = records.user_records(steer, self.thread.ports.clock.now_ms())
-            self.thread.journal.post(*payloads, submission_id=steer.id, consumed=[steer.id])
+            # It stays in its place while hooks look at it: an interrupt names it as dropped then.
+            steer = self.steers[0]
+            verdict = await hooks.user_prompt(records.text_of(steer))
+            self.steers.popleft()
+            if (why := verdict.block or verdict.stop) is not None:
+                refused = OpRejected(op=steer.op.type, message=f"A UserPromptSubmit hook refused this: {why}")
+                journal.post(refused, *hooks.notes(verdict), submission_id=steer.id, consumed=[steer.id])
+                continue
+            delivered = True
+            payloads = (*records.user_records(steer, self.thread.ports.clock.now_ms()), *hooks.notes(verdict))
+            journal.post(*payloads, submission_id=steer.id, consumed=[steer.id])
         return delivered
 
     def answer_interrupts(self, *, applied: bool) -> Sequence[str]:
@@ -79,7 +107,8 @@ class TurnState:
     async def finish(self, *events: LinePayload, consumed: Sequence[str] = ()) -> bool:
         """Commit the terminal records. False: a steer stands in the way; it is in `steers`, or news came of it."""
         self.news.clear()
-        if await self.thread.journal.finish_turn(*events, turn_id=self.id, consumed=consumed):
+        keep = self.thread.processes.kept_running
+        if await self.thread.journal.finish_turn(*events, turn_id=self.id, consumed=consumed, keep_lease=keep):
             return True
         if not self.steers:
             await self.wait_news()
@@ -99,6 +128,7 @@ class TurnState:
             cost_usd=self.spend.cost_usd,
             last_agent_message=self.last_message,
             changed_files=self.thread.changed_files,
+            kind=self.kind,
         )
 
     def sums(self) -> dict[str, Any]:

@@ -1,27 +1,20 @@
 """One sampling request with its retries, and the calls that it brings."""
 
 import contextlib
-import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from patchyard.agent.budget import Spend
-from patchyard.agent.errors import ParkTurn, TurnError
 from patchyard.agent.ports import ModelError, ModelEvent, ModelRequest
 from patchyard.agent.prompts import base_instructions
+from patchyard.agent.retrying import pause_before_retry
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.agent.tools.runner import CallRunner
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import StreamError
 
 from .stream import ResponseReader
-
-_FIRST_DELAY_S = 0.2
-_LONGEST_DELAY_S = 30.0
-_JITTER = 0.1
-"""Share by which a delay varies, so that many turns do not come back at once."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,10 @@ class StepResult:
 
 
 class Step:
-    """See the module. `run` may raise TurnError, ParkTurn, StopTurn and LeaseLost; `runner` has the open calls then."""
+    """See the module. `run` may raise TurnError, ParkTurn, StopTurn and LeaseLost; `runner` has the open calls then.
+
+    ContextOverflow: the request did not fit, all calls are over.
+    """
 
     def __init__(
         self,
@@ -45,6 +41,8 @@ class Step:
         turn_id: str,
         number: str,
         output_schema: Mapping[str, Any] | None,
+        final: bool = False,
+        kind: Literal["turn", "review"] = "turn",
     ) -> None:
         self._thread = thread
         self._registry = registry
@@ -53,6 +51,9 @@ class Step:
         self._number = number
         """Names the step in spans: segment and step."""
         self._output_schema = output_schema
+        self._final = final
+        """No tools are offered: only an answer is wanted."""
+        self._kind = kind
         self.runner = CallRunner(thread, registry, spend, turn_id)
 
     async def run(self) -> StepResult:
@@ -65,7 +66,7 @@ class Step:
             except ModelError as error:
                 # What a broken stream brought stays: its calls end and are in the next request with their outputs.
                 await self.runner.settle()
-                await self._wait(error, attempt)
+                await pause_before_retry(self._thread, error, attempt)
                 self._spend.check(self._thread.ports.clock.now_ms())
                 attempt += 1
                 continue
@@ -78,14 +79,15 @@ class Step:
         settings = thread.active_settings
         request = ModelRequest(
             model=settings.model,
-            instructions=base_instructions(),
+            instructions=base_instructions(thread.config.family(settings.model)),
             input=thread.history.prompt(),
-            tools=self._registry.specs(),
+            tools=() if self._final else self._registry.specs(),
             thread_id=thread.config.thread_id,
             turn_id=self._turn_id,
             effort=settings.effort,
             output_schema=self._output_schema,
             window_number=thread.history.window_number,
+            kind=self._kind,
             attempt=attempt,
         )
         attributes: dict[str, str | int | float | bool] = {
@@ -114,32 +116,6 @@ class Step:
                 "gen_ai.usage.cache_read.input_tokens": usage.cached_input_tokens,
             }
             span.set(**told)
-
-    async def _wait(self, error: ModelError, attempt: int) -> None:
-        """Sleep before the next attempt. TurnError when there is none, ParkTurn when it would be too long to hold a slot."""
-        config, clock = self._thread.config, self._thread.ports.clock
-        if error.code is ErrorCode.CONTEXT_WINDOW_EXCEEDED:
-            message = "The conversation no longer fits into the model's context window. Start a new task with a smaller scope."
-            raise TurnError(ErrorInfo.of(error.code, message)) from error
-        if not error.retryable or attempt > config.stream_retries:
-            raise TurnError(error.info) from error
-        delay = _backoff(attempt) if error.retry_after_s is None else error.retry_after_s
-        event = StreamError(
-            message=f"The model request failed, trying again ({attempt} of {config.stream_retries}): {error.info.message}",
-            attempt=attempt,
-            max_attempts=config.stream_retries,
-            retry_in_ms=round(delay * 1000),
-            error=error.info,
-        )
-        await self._thread.journal.commit(event)
-        if delay > config.hold_time_s:
-            raise ParkTurn("retry_time", clock.now_ms() + round(delay * 1000))
-        await clock.sleep(delay)
-
-
-def _backoff(attempt: int) -> float:
-    spread = random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - not a secret
-    return min(_FIRST_DELAY_S * float(2 ** (attempt - 1)), _LONGEST_DELAY_S) * spread
 
 
 @contextlib.asynccontextmanager

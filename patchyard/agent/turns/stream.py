@@ -4,14 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
+from patchyard.agent.accounts import book_attempt, book_response
 from patchyard.agent.budget import Spend
-from patchyard.agent.context import tokens
 from patchyard.agent.context.history import Call
 from patchyard.agent.ports import (
     AttemptEnded,
     ItemAdded,
     ItemDone,
     ModelEvent,
+    ModelNotice,
     RateLimits,
     ReasoningSummaryDelta,
     ResponseCompleted,
@@ -21,17 +22,19 @@ from patchyard.agent.ports import (
 )
 from patchyard.agent.redact import StreamRedactor
 from patchyard.agent.thread import Thread
+from patchyard.agent.tools.patch_progress import PatchTyping
 from patchyard.protocol.events import (
     AgentMessageDelta,
     ItemCompleted,
     ItemStarted,
+    PatchProgress,
     ReasoningDelta,
-    TokenCount,
     ToolCallInputDelta,
+    Warning_,
 )
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import AgentMessageItem, ItemStatus, ReasoningItem
-from patchyard.protocol.model_items import Message, ModelItem, OutputText, Reasoning, Refusal
+from patchyard.protocol.model_items import FunctionCall, Message, ModelItem, OutputText, Reasoning, Refusal
 
 _Kind = Literal["message", "reasoning"]
 
@@ -54,6 +57,7 @@ class _Typing:
     call_id: str
     name: str
     stream: StreamRedactor
+    patch: PatchTyping | None
 
 
 class ResponseReader:
@@ -86,10 +90,10 @@ class ResponseReader:
                 self._done(event.item)
             case RateLimits():
                 self._rate_limits = dict(event.values)
+            case ModelNotice():
+                self._journal.post(Warning_(message=event.message))
             case AttemptEnded():
-                self._thread.cost_usd = tokens.add_cost(self._thread.cost_usd, event.record.cost_usd)
-                self._spend.cost_usd = tokens.add_cost(self._spend.cost_usd, event.record.cost_usd)
-                self._journal.post(event.record)
+                book_attempt(self._thread, self._spend, event.record)
             case ResponseCompleted():
                 self._complete(event)
             case ResponseCreated():
@@ -111,8 +115,9 @@ class ResponseReader:
                 self._open_text("reasoning", item.id)
             case _ if isinstance(item, Call):
                 self._thread.ports.sandbox.prepare()
-                stream = self._thread.redactor.stream()
-                self._typing[item.id or item.call_id] = _Typing(item.call_id, item.name, stream)
+                patch = PatchTyping(json_arguments=isinstance(item, FunctionCall)) if item.name == "apply_patch" else None
+                typing = _Typing(item.call_id, item.name, self._thread.redactor.stream(), patch)
+                self._typing[item.id or item.call_id] = typing
             case _:
                 pass
 
@@ -124,7 +129,8 @@ class ResponseReader:
             case Reasoning():
                 self._finish_text("reasoning", item, "\n\n".join(part.text for part in item.summary))
             case _ if isinstance(item, Call):
-                self._typing.pop(item.id or item.call_id, None)
+                if (typing := self._typing.pop(item.id or item.call_id, None)) is not None:
+                    self._show_input(typing, typing.stream.end())
                 self.calls += 1
                 self._journal.post(item)
                 self._start_call(item)
@@ -140,19 +146,9 @@ class ResponseReader:
     def _complete(self, event: ResponseCompleted) -> None:
         thread = self._thread
         self.completed = event
-        thread.usage = tokens.add(thread.usage, event.usage)
+        thread.answering_model = thread.active_settings.model
         thread.history.response_counted(event.usage)
-        self._spend.model_requests += 1
-        self._spend.add_response(event.usage)
-        self._journal.post(
-            TokenCount(
-                last=event.usage,
-                total=thread.usage,
-                model_context_window=thread.config.model_context_window,
-                cost_usd=thread.cost_usd,
-                rate_limits=self._rate_limits,
-            )
-        )
+        book_response(thread, self._spend, event, model=thread.answering_model, rate_limits=self._rate_limits)
 
     # --- texts that arrive in pieces
 
@@ -184,7 +180,15 @@ class ResponseReader:
 
     def _input_delta(self, event: ToolInputDelta) -> None:
         typing = self._typing.get(event.item_id)
-        if typing is not None and (shown := typing.stream.feed(event.delta)):
+        if typing is None:
+            return
+        self._show_input(typing, typing.stream.feed(event.delta))
+        if typing.patch is not None and (paths := typing.patch.feed(event.delta)):
+            shown = tuple(self._thread.redactor.text(path) for path in paths)
+            self._journal.live(PatchProgress(item_id=typing.call_id, paths=shown))
+
+    def _show_input(self, typing: _Typing, shown: str) -> None:
+        if shown:
             self._journal.live(ToolCallInputDelta(item_id=typing.call_id, name=typing.name, delta=shown))
 
     def _show(self, text: _Open, shown: str) -> None:

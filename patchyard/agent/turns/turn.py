@@ -2,28 +2,35 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from patchyard.agent.budget import Spend
+from patchyard.agent.config import Settings
 from patchyard.agent.context.history import Call
-from patchyard.agent.context.surroundings import look, tell
-from patchyard.agent.errors import BudgetExceeded, ParkTurn, StopTurn, TurnError
+from patchyard.agent.context.surroundings import Surroundings, look, tell
+from patchyard.agent.errors import BudgetExceeded, CompactionRefused, ContextOverflow, ParkTurn, StopTurn, TurnError
+from patchyard.agent.hooks import NOTHING, Verdict
 from patchyard.agent.ports import LeaseLost
-from patchyard.agent.prompts import base_instructions, prompt_version
+from patchyard.agent.prompts import prompt_version
+from patchyard.agent.retrying import too_long
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import SessionConfigured, TurnCompleted, TurnRecovered, TurnStarted
+from patchyard.protocol.events import DurableMsg, TurnCompleted, TurnRecovered, TurnStarted, Warning_
+from patchyard.protocol.ids import new_id
+from patchyard.protocol.model_items import Message
 from patchyard.protocol.ops import Submission, TurnInput
-from patchyard.protocol.rollout_lines import LinePayload, SessionMeta, TurnContext
+from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
 from patchyard.rollout import UnfinishedTurn
 
 from . import records
 from .ending import Ending
 from .state import StopKind, TurnEnd, TurnState
-from .step import Step
+from .step import Step, StepResult
+from .windows import TurnWindows
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +45,8 @@ class Recovery:
 class Turn:
     """One turn of a thread. `run` is called once; `stop` and `steer` may be called at any time."""
 
+    kind: Literal["regular", "review", "compact", "user_shell"] = "regular"
+
     def __init__(
         self,
         thread: Thread,
@@ -48,9 +57,12 @@ class Turn:
         recovery: Recovery | None = None,
     ) -> None:
         self.id = turn_id
-        self.output_schema = submission.op.output_schema if submission and isinstance(submission.op, TurnInput) else None
+        self.output_schema: Mapping[str, Any] | None = None
+        if submission is not None and isinstance(submission.op, TurnInput):
+            self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
-        self.state = TurnState(thread, turn_id, _spend(thread, recovery, thread.ports.clock.now_ms()), submission)
+        spend = _spend(thread, recovery, thread.ports.clock.now_ms())
+        self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
         self._registry = registry
         self._recovery = recovery
@@ -62,8 +74,14 @@ class Turn:
         self._announced = recovery is not None
         self._step: Step | None = None
         self._steps = 0
+        self._stop_hook_active = False
+        self._windows = TurnWindows(self.state, registry, segment=self.segment, look=self._look, context=self._context)
 
     # --- from the session
+
+    def settings_from(self, settings: Settings) -> Settings:
+        """The settings that it runs with."""
+        return settings
 
     def stop(self, kind: StopKind) -> None:
         """End the turn at its next await point. The first reason wins; too late is harmless."""
@@ -93,6 +111,7 @@ class Turn:
             "gen_ai.request.model": self._thread.active_settings.model,
             "patchyard.turn.id": self.id,
             "patchyard.turn.segment": self.segment,
+            "patchyard.prompt.version": prompt_version(self._thread.config.family(self._thread.active_settings.model)),
         }
         span_key = f"{self.id}/{self.segment}"
         with self._thread.ports.telemetry.span("invoke_agent patchyard", key=span_key, attributes=attributes) as span:
@@ -123,6 +142,11 @@ class Turn:
         except ParkTurn as parked:
             self.state.at_end = True
             return await self._ending.park(parked)
+        except CompactionRefused as refused:
+            self.state.at_end = True
+            message = f"A hook refused to compact the conversation, which the turn needs to go on: {refused.reason}"
+            self._journal.post(Warning_(message=message))
+            return await self._ending.interrupted(self._step, note=False)
         except StopTurn:
             self.state.at_end = True
             return await self._ending.interrupted(self._step)
@@ -169,6 +193,7 @@ class Turn:
         if self._journal.world is None:
             # The first look at the repository may take a while: people see the turn meanwhile.
             await self._journal.flush()
+        await self._windows.before_input()
         await self._record_input()
 
     def _announce(self) -> None:
@@ -181,11 +206,12 @@ class Turn:
         payloads: list[LinePayload] = []
         if not thread.introduced:
             thread.introduced = True
-            payloads += [_session_meta(thread), _session_configured(thread)]
+            payloads += [records.session_meta(thread), records.session_configured(thread)]
         payloads.append(
             TurnStarted(
+                kind=self.kind,
                 model=thread.active_settings.model,
-                model_context_window=thread.config.model_context_window,
+                model_context_window=thread.config.profile(thread.active_settings.model).context_window,
                 trace=submission.trace if submission else None,
                 submitted_at=submission.submitted_at if submission else now,
                 started_at=now,
@@ -196,29 +222,67 @@ class Turn:
 
     async def _record_input(self) -> None:
         """Context and input in one commit, which is what takes the submission off the queue."""
+        thread, submission = self._thread, self.state.submission
+        hooks = thread.hooks
+        started = await self._session_hooks()
+        prompted = NOTHING if submission is None else await hooks.user_prompt(records.text_of(submission))
+        refusal = prompted.block or prompted.stop
         context = await self._surroundings()
-        consumed = [self.id] if self.state.submission is not None else []
-        payloads = (_turn_context(self._thread, self.id), *context, *self.state.input_records())
+        consumed = [self.id] if submission is not None else []
+        payloads = (
+            records.turn_context(thread, self.id),
+            *context,
+            *hooks.notes(started),
+            *self._context(),
+            *self.state.input_records(for_model=refusal is None),
+            *hooks.notes(prompted),
+        )
         await self._journal.commit(*payloads, submission_id=self.id, consumed=consumed)
+        if started.stop is not None:
+            raise TurnError(_stopped_by_hook("SessionStart", started.stop))
+        if refusal is not None:
+            raise TurnError(_stopped_by_hook("UserPromptSubmit", refusal))
+
+    def _context(self) -> tuple[Message, ...]:
+        """What this kind of turn tells the model before its input."""
+        return ()
+
+    async def _session_hooks(self) -> Verdict:
+        thread = self._thread
+        if thread.session_started:
+            return NOTHING
+        thread.session_started = True
+        return await thread.hooks.session_start("resume" if thread.resumed else "startup")
 
     async def _surroundings(self) -> Sequence[LinePayload]:
-        thread = self._thread
-        now = look(thread.active_settings, await thread.instructions(), self._clock.now_ms())
-        told = tell(now, self._journal.world)
+        told = tell(await self._look(), self._journal.world)
         return () if told.record is None else (*told.items, told.record)
+
+    async def _look(self) -> Surroundings:
+        thread = self._thread
+        images = thread.config.profile(thread.active_settings.model).images
+        return look(thread.active_settings, await thread.instructions(), self._clock.now_ms(), images=images)
 
     async def _recover(self, recovery: Recovery) -> None:
         turn = recovery.turn
         reason = "unparked" if turn.parked is not None else self._thread.config.recovery_reason
         self._journal.post(TurnRecovered(segment=self.segment, reason=reason))
         again = self._ending.close_lost_calls(everything_waited=turn.parked is not None)
-        if self._journal.world is None:
-            while self.state.submission is None:
-                self.state.news.clear()
-                await self.state.wait_news()
+        if turn.input_recorded:
+            self.state.input_recorded = True
+            self._journal.post(*await self._surroundings())
+        else:
+            await self._own_submission()
+            await self._windows.before_input()
             await self._record_input()
         if again:
             await self._finish_calls(again)
+
+    async def _own_submission(self) -> None:
+        """Wait until what started the turn was received again."""
+        while self.state.submission is None:
+            self.state.news.clear()
+            await self.state.wait_news()
 
     async def _finish_calls(self, calls: Sequence[Call]) -> None:
         """Calls that waited for a person, or behind one that did."""
@@ -231,46 +295,102 @@ class Turn:
 
     async def _loop(self) -> None:
         while True:
-            if await self._one_step() or self.state.deliver_steers():
+            if await self._one_step() or (self.state.steers and await self._take_steers()):
                 continue
-            feedback = await self._thread.ports.gate.before_complete(self.state.outcome(TurnStatus.COMPLETED, None))
-            if feedback is not None:
-                await self._journal.commit(records.note(feedback))
+            if await self._more_to_do():
                 continue
             if await self._finished():
                 return
 
     async def _one_step(self) -> bool:
-        """A step; True when the model expects another one. Steers that came meanwhile are delivered then."""
-        now = self._clock.now_ms()
-        self.state.spend.check(now)
-        if spent := self.state.spend.nearly_spent(now):
-            self._journal.post(records.wrap_up_note(spent))
+        """A step; True when the model expects another one. Steers that came meanwhile are delivered before the next."""
+        spend = self.state.spend
+        over = self._last_step()
+        if self._steps:
+            await self._take_steers()
+        elif self.segment and over is None:
+            await self._windows.between_steps()
+        over = self._last_step()
+        if spent := spend.nearly_spent(self._clock.now_ms()):
+            told = records.wrap_up_note if over is None else records.last_answer_note
+            self._journal.post(*told(spent, self.id))
         if self._steps:
             self._journal.post(*await self._surroundings())
-        self._steps += 1
-        self._step = self._new_step()
-        result = await self._step.run()
+        result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
-        if result.follow_up:
-            self.state.deliver_steers()
+        if self._step is not None and (reason := self._step.runner.stop_reason) is not None:
+            raise TurnError(_stopped_by_hook("PostToolUse", reason))
+        if over is not None:
+            raise over
         return result.follow_up
 
-    def _new_step(self) -> Step:
+    async def _take_steers(self) -> bool:
+        """Between two steps: room for what comes, then what came. True when something was delivered."""
+        if self.state.spend.exceeded(self._clock.now_ms()) is None:
+            await self._windows.between_steps()
+        return await self.state.deliver_steers()
+
+    def _last_step(self) -> BudgetExceeded | None:
+        """The budget that leaves only an answer to be given; raised when not even that is left."""
+        over = self.state.spend.exceeded(self._clock.now_ms())
+        if over is not None and (over.hard or self.state.spend.wrapped_up):
+            raise over
+        return over
+
+    async def _sample(self, *, final: bool) -> StepResult:
+        """A request with its calls; when it does not fit into the window, once more in a new one."""
+        self._steps += 1
+        self._step = self._new_step(final=final)
+        try:
+            return await self._step.run()
+        except ContextOverflow:
+            await self._windows.make_room()
+        self._steps += 1
+        self._step = self._new_step(final=final)
+        try:
+            return await self._step.run()
+        except ContextOverflow as error:
+            raise too_long() from error
+
+    async def _more_to_do(self) -> bool:
+        """Whether a Stop hook or the gate wants another round; the model is told why."""
+        if await self._stop_hooks():
+            return True
+        feedback = await self._thread.ports.gate.before_complete(self.state.outcome(TurnStatus.COMPLETED, None))
+        if feedback is not None:
+            await self._journal.commit(records.note(feedback))
+        return feedback is not None
+
+    async def _stop_hooks(self) -> bool:
+        verdict = await self._thread.hooks.stop(self.state.last_message, active=self._stop_hook_active)
+        if verdict.stop is not None or verdict.block is None:
+            return False
+        self._stop_hook_active = True
+        await self._journal.commit(records.hook_note(new_id(self._clock.now_ms()), verdict.block))
+        return True
+
+    def _new_step(self, *, final: bool = False) -> Step:
         number = f"{self.segment}.{self._steps}"
         return Step(
-            self._thread, self._registry, self.state.spend, turn_id=self.id, number=number, output_schema=self.output_schema
+            self._thread,
+            self._registry,
+            self.state.spend,
+            turn_id=self.id,
+            number=number,
+            output_schema=self.output_schema,
+            final=final,
+            kind="review" if self.kind == "review" else "turn",
         )
 
     async def _finished(self) -> bool:
         """End as completed. False: a steer came and was delivered; another step is due."""
-        if self.state.deliver_steers():
+        if await self.state.deliver_steers():
             return False
-        await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s)
+        await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s, kept=False)
         self._ending.close_items()
-        events = await self._thread.ports.gate.at_end(self.state.outcome(TurnStatus.COMPLETED, None))
+        events = [*self._results(), *await self._thread.ports.gate.at_end(self.state.outcome(TurnStatus.COMPLETED, None))]
         while True:
-            if self.state.deliver_steers():
+            if await self.state.deliver_steers():
                 return False
             self.state.at_end = True
             if await self.state.finish(*events, self._completed()):
@@ -280,8 +400,16 @@ class Turn:
                 self.stop("interrupt")
                 await asyncio.sleep(0)
 
+    def _results(self) -> Sequence[DurableMsg]:
+        """Events of this kind of turn, before those of its end."""
+        return ()
+
     def _completed(self) -> TurnCompleted:
         return TurnCompleted(last_agent_message=self.state.last_message, **self.state.sums())
+
+
+def _stopped_by_hook(event: str, reason: str) -> ErrorInfo:
+    return ErrorInfo.of(ErrorCode.HOOK_BLOCKED, f"A {event} hook ended the turn: {reason}", event=event)
 
 
 def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
@@ -289,43 +417,15 @@ def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
     if recovery is None:
         return Spend(budgets, now_ms)
     turn = recovery.turn
+    told = records.was_told_to_wrap_up(thread.journal.world, turn.turn_id)
     return Spend(
         budgets,
-        # Time spent parked is nobody's work: an unparked turn gets its wall time anew.
-        now_ms if turn.parked is not None else turn.started_at,
+        # As if it had begun just so long ago as it was worked on: time without a worker is nobody's work.
+        now_ms - turn.active_ms,
         model_requests=turn.model_requests,
         tool_calls=turn.tool_calls,
         usage=turn.usage,
         cost_usd=turn.cost_usd,
-    )
-
-
-def _session_meta(thread: Thread) -> SessionMeta:
-    config = thread.config
-    return SessionMeta(
-        thread_id=config.thread_id,
-        tenant_id=config.tenant_id,
-        task_id=config.task_id,
-        spec=config.spec,
-        base_instructions=base_instructions(),
-        prompt_version=prompt_version(),
-        patchyard_version=config.patchyard_version,
-    )
-
-
-def _session_configured(thread: Thread) -> SessionConfigured:
-    config = thread.config
-    return SessionConfigured(model=thread.settings.model, cwd=config.cwd, rollout_prefix=config.rollout_prefix)
-
-
-def _turn_context(thread: Thread, turn_id: str) -> TurnContext:
-    settings = thread.active_settings
-    return TurnContext(
-        turn_id=turn_id,
-        model=settings.model,
-        effort=settings.effort,
-        cwd=settings.cwd,
-        approval=settings.approval,
-        sandbox=settings.sandbox,
-        prompt_version=prompt_version(),
+        warned=told,
+        wrapped_up=told,
     )

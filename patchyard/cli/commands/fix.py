@@ -1,9 +1,10 @@
 """`fix` and `exec`: submit a task and show it to its end."""
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from patchyard.cli.context import (
 from patchyard.cli.errors import CliError, ExitCode, UsageError
 from patchyard.cli.render.stream import StreamView
 from patchyard.cli.render.summary import print_summary
+from patchyard.cli.running.asking import Answer, Asker, can_ask
 from patchyard.cli.running.outcome import exit_code_of
 from patchyard.cli.running.source import git_facts, is_url, resolve_source, upload_overlay
 from patchyard.cli.running.watch import Interrupts, watch_task
@@ -209,7 +211,8 @@ async def _submit_and_watch(config: Settings, job: Job, manner: Manner) -> int:
             if manner.detach:
                 _say_submitted(created, manner)
                 return ExitCode.OK
-            interrupted = await watch_task(client, created.task_id, _printer(manner, created.task_id), interrupts=interrupts)
+            with _printer(client, created, manner) as show:
+                interrupted = await watch_task(client, created.task_id, show, interrupts=interrupts)
             task = await client.get_task(created.task_id)
             written = await _write_patch(client, task, manner.output)
     _show_result(task, manner, seconds=time.monotonic() - started, patch_file=written)
@@ -240,13 +243,32 @@ def _side_console(manner: Manner) -> Console:
     return Console(file=sys.stderr if manner.answer_only else sys.stdout, highlight=False, soft_wrap=True)
 
 
-def _printer(manner: Manner, task_id: str) -> Callable[[Event], None]:
+@contextlib.contextmanager
+def _printer(client: PatchyardClient, created: TaskCreateResponse, manner: Manner) -> Iterator[Callable[[Event], None]]:
+    """What is done with each event: printed, and at a terminal answered where it is a question."""
     if manner.as_json:
-        return lambda event: click.echo(event.model_dump_json())
+        yield lambda event: click.echo(event.model_dump_json())
+        return
     console = _side_console(manner)
-    console.print(f"task {task_id}", style="dim", markup=False)
+    console.print(f"task {created.task_id}", style="dim", markup=False)
     messages = click.echo if manner.answer_only else None
-    return StreamView(console, task_id=task_id, live=console.is_terminal, messages=messages).show
+    asks = can_ask()
+    view = StreamView(console, task_id=created.task_id, live=console.is_terminal, messages=messages, ending=False, asks=asks)
+    if not asks:
+        yield view.show
+        return
+
+    async def send(answer: Answer) -> bool:
+        receipt = await client.submit(created.thread_id, answer)
+        return receipt.admission.type != "not_submitted"
+
+    with Asker(console, send, fd=sys.stdin.fileno()) as asker:
+
+        def show(event: Event) -> None:
+            view.show(event)
+            asker.take(event)
+
+        yield show
 
 
 async def _spec(client: PatchyardClient, job: Job, *, service_url: str) -> TaskSpec:

@@ -24,6 +24,7 @@ def tail(task_id: str, after: int | None, follow: bool, as_json: bool) -> int:
 
     async def watch() -> bool:
         async with open_client(settings()) as client:
+            await client.get_task(task_id)
             console = stdout()
             view = StreamView(console, task_id=task_id, live=console.is_terminal)
             with Interrupts() as interrupts:

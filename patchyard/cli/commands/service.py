@@ -8,7 +8,18 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from patchyard.cli.context import base_url, examples, json_option, notice, open_client, print_json, settings, stdout
+from patchyard.cli.context import (
+    base_url,
+    examples,
+    json_option,
+    notice,
+    open_client,
+    print_json,
+    service_home,
+    settings,
+    stdout,
+    warn_if_volatile,
+)
 from patchyard.cli.errors import AlreadyRunning, CliError, ExitCode
 from patchyard.cli.render.report import print_checks, print_components
 from patchyard.cli.services import background
@@ -37,6 +48,7 @@ def up(detach: bool, workers: int, as_json: bool) -> None:
             print_json(state)
         else:
             _say_ready(state.url, state.pid)
+            warn_if_volatile(config, state.url)
             notice("Ctrl-C stops it.")
 
     asyncio.run(Supervisor(config, workers=workers, on_ready=ready).run())
@@ -57,6 +69,7 @@ def _up_detached(config: Settings, workers: int, as_json: bool) -> None:
         print_json({"url": started.url, "pid": started.pid, "already_running": False})
     else:
         _say_ready(started.url, started.pid)
+    warn_if_volatile(config, started.url)
 
 
 def _say_ready(url: str, pid: int) -> None:
@@ -67,14 +80,14 @@ def _say_ready(url: str, pid: int) -> None:
 @json_option
 def down(as_json: bool) -> None:
     """Stop what `patchyard up` started. Waiting and running tasks go on at the next start."""
-    config = settings()
-    stopped = background.stop(config)
+    home = service_home()
+    stopped = background.stop(home)
     if as_json:
         print_json({"was_running": stopped.was_running, "orphans": stopped.orphans})
     elif stopped.was_running or stopped.orphans:
         stdout().print("Patchyard is stopped.")
     else:
-        stdout().print(f"Nothing was running for {config.home}.")
+        stdout().print(f"Nothing was running for {home.root}.")
 
 
 @click.command(short_help="Show whether the service is ready.")

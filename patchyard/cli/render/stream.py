@@ -21,12 +21,25 @@ _PLAN_MARKS = {"completed": "✔", "in_progress": "▸", "pending": "·"}
 class StreamView:
     """Writes events to a console. Deltas are shown live on a terminal only; piped output has each message once, whole."""
 
-    def __init__(self, console: Console, *, task_id: str, live: bool, messages: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        task_id: str,
+        live: bool,
+        messages: Callable[[str], None] | None = None,
+        ending: bool = True,
+        asks: bool = False,
+    ) -> None:
         self._console = console
         self._task_id = task_id
         self._live = live
         self._messages = messages
         """Takes the whole text of agent messages instead of the console."""
+        self._ending = ending
+        """Whether to say why a turn failed; not where a summary does so right afterwards."""
+        self._asks = asks
+        """Whether questions are answered here: no command to copy is printed then."""
         self._open: str | None = None
         """Item whose text is being typed at the end of the screen."""
         self._typed: dict[str, int] = {}
@@ -70,6 +83,7 @@ class StreamView:
                 | events.TaskStatusChanged()
                 | events.TokenCount()
                 | events.HookStarted()
+                | events.ReviewCompleted()
                 | events.ReasoningDelta()
                 | events.ToolCallInputDelta()
                 | events.ExecOutputDelta()
@@ -146,7 +160,8 @@ class StreamView:
             return
         good = item.exit_code == 0
         how = f"exit {item.exit_code}" if item.exit_code is not None else str(item.status)
-        self._line("✔" if good else "✘", f"{how} in {duration(item.duration_ms)}", "green" if good else "red")
+        took = "" if item.duration_ms is None else f" in {duration(item.duration_ms)}"
+        self._line("✔" if good else "✘", how + took, "green" if good else "red")
 
     def _patch(self, item: items.FileChangeItem) -> None:
         if item.status is not ItemStatus.COMPLETED:
@@ -177,7 +192,8 @@ class StreamView:
 
     def _turn_end(self, msg: events.TurnCompleted | events.TurnInterrupted | events.TurnFailed) -> None:
         if isinstance(msg, events.TurnFailed):
-            self._line("✘", f"{msg.error.code}: {safe(msg.error.message)}", "red")
+            if self._ending:
+                self._line("✘", f"{msg.error.code}: {safe(msg.error.message)}", "red")
         elif isinstance(msg, events.TurnInterrupted):
             self._line("●", "the turn was interrupted; the work so far is kept", "yellow")
 
@@ -204,7 +220,9 @@ class StreamView:
                 if result.passed:
                     self._line("✔", f"verified in {duration(result.duration_ms)}", "bold green")
                     return
-                why = result.error.message if result.error else f"exit {result.exit_code}"
+                why = f"exit {result.exit_code}"
+                if result.error is not None:
+                    why = result.error.message if self._ending else str(result.error.code)
                 self._line("✘", f"verification failed: {safe(why)}", "bold red")
                 self._console.print(_indented(result.output_tail), style="dim", markup=False)
 
@@ -212,17 +230,20 @@ class StreamView:
         match msg:
             case events.ExecApprovalRequest():
                 what = f"may this command run? {one_line(' '.join(msg.command), 160)}"
-                answer = f"patchyard tasks answer {self._task_id} {msg.approval_id} accept|decline"
             case events.PatchApprovalRequest():
                 what = f"may this patch be written? {', '.join(safe(change.path) for change in msg.changes)}"
-                answer = f"patchyard tasks answer {self._task_id} {msg.approval_id} accept|decline"
             case events.RequestUserInput():
                 what = "; ".join(one_line(question.question, 160) for question in msg.questions)
-                answer = "answer in another client"
         self._line("?", what, "bold yellow")
         if isinstance(msg, events.ExecApprovalRequest | events.PatchApprovalRequest) and msg.reason:
             self._line(" ", f"  why: {one_line(msg.reason, 200)}", "dim")
-        self._line(" ", f"  answer with: {answer}", "dim")
+        if isinstance(msg, events.RequestUserInput):
+            self._line(" ", "  answer in another client", "dim")
+        elif not self._asks:
+            kind = " --patch" if isinstance(msg, events.PatchApprovalRequest) else ""
+            answer = f"patchyard tasks answer {self._task_id} {msg.approval_id}"
+            self._line(" ", f"  answer with: {answer} accept{kind}", "dim")
+            self._line(" ", f"           or: {answer} decline{kind}", "dim")
 
     def _notice(
         self,
@@ -239,9 +260,7 @@ class StreamView:
             case events.ErrorEvent():
                 self._line("✘", f"{msg.error.code}: {safe(msg.error.message)}", "red")
             case events.StreamError():
-                text = (
-                    f"{one_line(msg.message, 200)}; try {msg.attempt + 1} of {msg.max_attempts} in {duration(msg.retry_in_ms)}"
-                )
+                text = f"{one_line(msg.message, 200)}; in {duration(msg.retry_in_ms)}"
                 self._line("!", text, "yellow")
             case events.OpRejected():
                 self._line("!", f"{msg.op} was refused: {safe(msg.message)}", "yellow")

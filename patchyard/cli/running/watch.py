@@ -2,8 +2,9 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,6 +17,12 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPT_GRACE_S = 10.0
 """How long the end of an interrupted task is waited for; the agent stops within a second."""
+_SILENT_S = 5.0
+"""After so long without an event the service is asked whether it can work at all,"""
+_ASK_AGAIN_S = 15.0
+"""and again as long as nothing comes;"""
+_TROUBLE_S = 2.0
+"""more often while it can't."""
 
 
 class Interrupts:
@@ -65,7 +72,9 @@ async def watch_task(
     cancel_on_interrupt: bool = True,
 ) -> bool:
     """Show the events until the task's turn ends. True: Ctrl-C ended it first. PatchyardError: the stream was lost."""
-    following = asyncio.ensure_future(_follow(client.task_events(task_id, after=after, until=until), show))
+    silence = _Silence(client)
+    following = asyncio.ensure_future(_follow(client.task_events(task_id, after=after, until=until), show, silence))
+    watching = asyncio.ensure_future(silence.watch())
     first = asyncio.ensure_future(interrupts.first.wait())
     second = asyncio.ensure_future(interrupts.second.wait())
     try:
@@ -79,9 +88,9 @@ async def watch_task(
             await asyncio.wait((following, second), timeout=_INTERRUPT_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
         return True
     finally:
-        for task in (following, first, second):
+        for task in (following, watching, first, second):
             task.cancel()
-        await asyncio.gather(following, first, second, return_exceptions=True)
+        await asyncio.gather(following, watching, first, second, return_exceptions=True)
 
 
 async def _cancel(client: PatchyardClient, task_id: str) -> None:
@@ -91,7 +100,48 @@ async def _cancel(client: PatchyardClient, task_id: str) -> None:
         notice(f"The task could not be told: {error}. Try: patchyard tasks cancel {task_id}")
 
 
-async def _follow(events: AsyncGenerator[Event, None], show: Callable[[Event], None]) -> None:
+async def _follow(events: AsyncGenerator[Event, None], show: Callable[[Event], None], silence: "_Silence") -> None:
     async with aclosing(events):
         async for event in events:
+            silence.broken()
             show(event)
+
+
+class _Silence:
+    """Says why nothing happens when a part of the service is away; the task itself only waits for it."""
+
+    def __init__(self, client: PatchyardClient) -> None:
+        self._client = client
+        self._last = time.monotonic()
+        self._said: str | None = None
+
+    def broken(self) -> None:
+        """An event came."""
+        self._last = time.monotonic()
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            idle = time.monotonic() - self._last
+            if self._said is None and idle < _SILENT_S:
+                await asyncio.sleep(_SILENT_S - idle)
+                continue
+            self._say(await self._trouble())
+            await asyncio.sleep(_ASK_AGAIN_S if self._said is None else _TROUBLE_S)
+
+    def _say(self, trouble: str | None) -> None:
+        if trouble == self._said:
+            return
+        if trouble is not None:
+            notice(f"Waiting: {trouble}")
+        elif self._said is not None:
+            notice("The service is ready again.")
+        self._said = trouble
+
+    async def _trouble(self) -> str | None:
+        """What is away, None: nothing."""
+        with suppress(PatchyardError):
+            readiness = await self._client.readiness()
+            failed = [part for part in readiness.components if part.state == "failed"]
+            return "; ".join(f"{part.name} fails. {part.detail}" for part in failed) or None
+        return "the service does not answer. See `patchyard status`."

@@ -63,13 +63,23 @@ def start_detached(settings: Settings, *, workers: int = DEFAULT_WORKERS) -> Rea
         answer = json.loads(line)
         if "url" in answer:
             return Ready(url=answer["url"], pid=answer["pid"])
+        _wait_for_end(process)
         raise StartFailed(answer["message"], remedy=answer.get("remedy"), details=answer.get("details"))
     process.send_signal(signal.SIGTERM)
+    _wait_for_end(process)
     raise StartFailed(
         f"The service did not start. Log: {log}",
         remedy="Run `patchyard up` in the foreground to watch it, and `patchyard doctor` for what it needs.",
         details=last_lines(log, since=log_start),
     )
+
+
+def _wait_for_end(process: "subprocess.Popen[bytes]") -> None:
+    """A start that failed leaves nothing that still runs when its command returns."""
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _read_line(fd: int, timeout_s: float) -> bytes:
@@ -111,9 +121,8 @@ class Stopped(NamedTuple):
     orphans: list[str]
 
 
-def stop(settings: Settings, *, timeout_s: float = _STOP_TIMEOUT_S) -> Stopped:
+def stop(home: ServiceHome, *, timeout_s: float = _STOP_TIMEOUT_S) -> Stopped:
     """Stop the service of this home and whatever a killed supervisor left behind. Returns when nothing is left."""
-    home = ServiceHome(settings.home)
     was_running = home.is_locked()
     if was_running:
         _stop_supervisor(home, timeout_s)
@@ -126,7 +135,8 @@ def _stop_supervisor(home: ServiceHome, timeout_s: float) -> None:
     if identity is not None:
         os.kill(identity.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    while home.is_locked():
+    # The lock goes a moment before the process: who stops a service and deletes its folder wants both gone.
+    while home.is_locked() or (identity is not None and identify(identity.pid) == identity):
         if time.monotonic() > deadline:
             if identity is None:
                 raise CliError(

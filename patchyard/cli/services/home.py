@@ -81,6 +81,11 @@ class ServiceHome:
 
     def prepare(self) -> None:
         """Create what is missing, readable by the owner only. StartFailed: not writable, too little space, path too long."""
+        if len(os.fsencode(self.redis_socket)) > _MAX_SOCKET_PATH:
+            raise StartFailed(
+                f"The path of the Redis socket is too long for a unix socket: {self.redis_socket}",
+                remedy=f"Set PATCHYARD_HOME to a folder with a shorter path (socket path up to {_MAX_SOCKET_PATH} bytes).",
+            )
         try:
             for folder in (self.root, self.run, self.logs, self.redis_dir):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,11 +101,6 @@ class ServiceHome:
                 f"{self.root} can't be used: {error.strerror or error}.",
                 remedy="Make it writable, or set PATCHYARD_HOME to another folder.",
             ) from error
-        if len(os.fsencode(self.redis_socket)) > _MAX_SOCKET_PATH:
-            raise StartFailed(
-                f"The path of the Redis socket is too long for a unix socket: {self.redis_socket}",
-                remedy=f"Set PATCHYARD_HOME to a folder with a shorter path (socket path up to {_MAX_SOCKET_PATH} bytes).",
-            )
 
     def _ensure_token(self) -> None:
         try:

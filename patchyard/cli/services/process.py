@@ -1,6 +1,7 @@
 """One child of the supervisor: started, watched, started again after a crash, stopped."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -20,6 +21,8 @@ _LONGEST_RESTART_S = 30.0
 _STABLE_S = 60.0
 """A child that ran for so long starts its restarts from the shortest pause again."""
 _PROBE_EVERY_S = 0.1
+_DOES_NOT_START = " does not start: "
+"""How API and workers begin their reason in the log."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,12 @@ class ManagedProcess:
 
     def _failure(self, what: str) -> StartFailed:
         log = self._home.log_file(self.spec.name)
+        reason = _stated_reason(self.log_text())
+        if reason is not None:
+            return StartFailed(f"{self.spec.name} does not start: {reason}", remedy=f"{self.spec.remedy} Log: {log}")
+        reason = _stated_reason(self.log_text())
+        if reason is not None:
+            return StartFailed(f"{self.spec.name}: {reason}", remedy=f"If that is not enough, see {log}.")
         return StartFailed(f"{self.spec.name} {what}. Log: {log}", remedy=self.spec.remedy, details=self.log_tail())
 
     async def keep_running(self) -> None:
@@ -116,7 +125,9 @@ class ManagedProcess:
                 return
             if time.monotonic() - self._started_at > _STABLE_S:
                 pause = _FIRST_RESTART_S
-            report(f"{self.spec.name} ended with exit code {code}; it is started again in {pause:.1f} s.")
+            last = last_lines(self._home.log_file(self.spec.name), 1, since=self._log_start)
+            said = f" It said last: {_message(last)[:300]}" if last else ""
+            report(f"{self.spec.name} ended with exit code {code}; it is started again in {pause:.1f} s.{said}")
             try:
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return
@@ -151,6 +162,24 @@ class ManagedProcess:
             _kill_group(process.pid)
             await process.wait()
         (self._home.run / f"{self.spec.name}.pid").unlink(missing_ok=True)
+
+
+def _stated_reason(log: str) -> str | None:
+    """What a process said last about why it does not start; None: it did not say so in these words."""
+    for line in reversed(log.splitlines()):
+        _, said, reason = _message(line).partition(_DOES_NOT_START)
+        if said:
+            return reason.strip()
+    return None
+
+
+def _message(line: str) -> str:
+    """The text of a line that may be a JSON record."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return line
+    return str(record.get("message", "")) if isinstance(record, dict) else line
 
 
 def _kill_group(pid: int) -> None:

@@ -7,7 +7,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +81,7 @@ class Supervisor:
         state = ServiceState(
             pid=os.getpid(),
             url=url,
-            version=own_version(),
+            version=patchyard.__version__,
             workers=self._workers,
             redis=self._redis_kind,
             started_at=int(time.time() * 1000),
@@ -197,7 +196,7 @@ class _Address(NamedTuple):
 def _address(listener: socket.socket) -> _Address:
     """Where a client on this machine connects."""
     host, port = listener.getsockname()[:2]
-    return _Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)  # noqa: S104 - compared only
+    return _Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host) or host, port)  # noqa: S104 - compared only
 
 
 def _url_of(listener: socket.socket) -> str:
@@ -235,11 +234,3 @@ def stop_orphans(home: ServiceHome, *, keep_redis: bool) -> list[str]:
             ended.append(file.stem)
         file.unlink(missing_ok=True)
     return ended
-
-
-def own_version() -> str:
-    """The installed version; 0.0.0 from a source tree that is not installed."""
-    try:
-        return version("patchyard")
-    except PackageNotFoundError:
-        return "0.0.0"

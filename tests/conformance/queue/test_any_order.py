@@ -79,9 +79,16 @@ class World:
         if self.channel is None:
             claim = await self.core.claim("w")
             if claim is not None:
+                begun = await self._has_begun(claim)
+                assert not begun or (claim.segment > 1 and claim.reason != "new"), "a turn that has begun is recovered"
                 self.claimed = claim
                 self.channel = QueueThreadChannel(self.core, claim)
                 self.steers = []
+
+    async def _has_begun(self, claim: Claim) -> bool:
+        lines = [json.loads(line.json) for line in await self.core.read_lines(self.thread, after=None, limit=10_000)]
+        started_turns = {line["turn_id"] for line in lines if line["payload"]["type"] == "turn_started"}
+        return claim.active_turn_id in started_turns
 
     async def work(self) -> None:
         """Take one submission and do what it says."""

@@ -168,15 +168,15 @@ def test_with_more_to_do_the_worker_goes_on(backend: MakeBackend) -> None:
         async with kit(backend) as k:
             run = await k.running()
             compact = (await k.submit(run.thread, ops.Compact())).submission_id
-            late = (
-                await k.submit(run.thread, ops.ExecApproval(approval_id="a", decision=ops.ApprovalDecision.ACCEPT))
-            ).admission
-            assert late == ops.Applied()
+            late = await k.submit(run.thread, ops.ExecApproval(approval_id="a", decision=ops.ApprovalDecision.ACCEPT))
+            assert late.admission == ops.Applied()
             assert await run.channel.finish_turn([completed()], turn_id=run.turn)
             state = await k.core.thread_state(run.thread)
             assert state is not None
             assert (state.status, state.active_turn_id) == (ThreadStatus.RUNNING, compact)
-            assert (await run.channel.receive()).id == compact, "the late answer ended with its turn"
+            assert (await run.channel.receive()).id == compact
+            assert (await run.channel.receive()).id == late.submission_id, "the late answer is still owed one"
+            await run.channel.commit([events.OpRejected(op="exec_approval", message="too late")], consumed=[late.submission_id])
             assert await run.channel.finish_turn([completed()], turn_id=compact)
             assert not run.channel.held
 

@@ -200,3 +200,17 @@ def test_a_reaped_thread_without_work_is_idle(backend: MakeBackend) -> None:
             assert await k.core.claim("w") is None
 
     asyncio.run(main())
+
+
+def test_a_turn_that_began_under_the_last_ones_lease_is_recovered_too(backend: MakeBackend) -> None:
+    async def main() -> None:
+        async with kit(backend, lease_ttl_s=0.3) as k:
+            run = await k.running()
+            await k.submit(run.thread, ops.ThreadSettings(overrides=ops.TurnOverrides()))
+            assert await run.channel.finish_turn([completed()], turn_id=run.turn)
+            second = (await k.submit(run.thread, say("next"))).submission_id
+            await k.reap_until(run.thread)
+            claim = await k.claim("w2")
+            assert (claim.active_turn_id, claim.segment, claim.reason, claim.crashes) == (second, 2, "worker_lost", 1)
+
+    asyncio.run(main())

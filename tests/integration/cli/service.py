@@ -95,7 +95,7 @@ class Home:
             with contextlib.suppress(OSError):
                 if int(entry.name) != os.getpid() and mark in (entry / "environ").read_bytes().split(b"\0"):
                     found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        return found
+        return [command for command in found if command]  # one that is just ending has none any more
 
 
 @contextlib.contextmanager

@@ -330,7 +330,7 @@ def test_a_crash_before_the_input_was_recorded_loses_nothing():
         h = AgentHarness([says("ok")])
         real = h.source.instructions
 
-        async def slow():
+        async def slow(folder=""):
             reached.set()
             await asyncio.Event().wait()
 

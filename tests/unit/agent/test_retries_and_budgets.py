@@ -138,15 +138,53 @@ def test_one_request_may_be_all():
 
 def test_a_budget_of_tokens():
     step = response(shell("ls", "c1"), tokens=usage(900, 200))
-    h = AgentHarness([step], commands=[Command("ls")], spec=spec(budgets=Budgets(tokens=1000)))
+    h = AgentHarness([step, says("so far")], commands=[Command("ls")], spec=spec(budgets=Budgets(tokens=1000)))
     run(h)
+    assert (h.end().type, h.end().error.code) == ("turn_failed", ErrorCode.BUDGET_EXCEEDED)
     assert "tokens (1000)" in h.end().error.message
-    assert h.end().usage.total_tokens == 1100
+    assert h.end().usage.total_tokens == 1115
+
+
+def test_a_budget_that_is_passed_at_once_still_gets_a_last_answer():
+    step = response(shell("ls", "c1"), tokens=usage(900, 200))
+    h = AgentHarness([step, says("half of it")], commands=[Command("ls")], spec=spec(budgets=Budgets(tokens=1000)))
+    run(h)
+    last = h.model.requests[1]
+    assert last.tools == ()
+    assert "No tool can be called" in last.input[-1].content[0].text
+    assert h.gate.ended[-1].last_agent_message == "half of it"
+
+
+def test_who_was_told_to_wrap_up_gets_no_further_answer():
+    steps = [response(shell("ls", f"c{i}"), tokens=usage(300, 100)) for i in range(3)]
+    h = AgentHarness(steps, commands=[Command("ls")] * 3, spec=spec(budgets=Budgets(tokens=1000)))
+    run(h)
+    assert h.end().error.code is ErrorCode.BUDGET_EXCEEDED
+    assert "<budget>" in h.model.requests[2].input[-1].content[0].text
+
+
+def test_after_a_crash_the_model_is_not_told_again():
+    async def main():
+        pause = Hold(asyncio.Event(), asyncio.Event())
+        steps = [response(shell("ls", "c1"), tokens=usage(800, 50)), [pause], says("ok")]
+        h = AgentHarness(steps, commands=[Command("ls")], spec=spec(budgets=Budgets(tokens=1000)))
+        h.submit()
+        task = h.start()
+        await pause.reached.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        h.next_owner()
+        await h.run()
+        h.assert_done()
+        texts = [p.text for i in h.model.requests[-1].input if i.type == "message" for p in i.content]
+        assert sum("<budget>" in text for text in texts) == 1
+
+    asyncio.run(main())
 
 
 def test_a_budget_of_tool_calls_is_kept_inside_a_response():
     h = AgentHarness(
-        [response(shell("a", "c1"), shell("b", "c2"), shell("c", "c3"))],
+        [response(shell("a", "c1"), shell("b", "c2"), shell("c", "c3")), says("so far")],
         commands=[Command("a"), Command("b")],
         spec=spec(budgets=Budgets(tool_calls=2)),
     )
@@ -158,11 +196,12 @@ def test_a_budget_of_tool_calls_is_kept_inside_a_response():
 
 def test_a_budget_of_money_counts_what_has_a_price():
     steps = [response(shell("ls", f"c{i}"), tokens=usage(50, 50)) for i in range(2)]
+    steps.append(says("so far", tokens=usage(5, 5)))
     h = AgentHarness(steps, commands=[Command("ls")] * 2, spec=spec(budgets=Budgets(cost_usd=1.5)), price=0.01)
     run(h)
     assert "US dollars (1.5)" in h.end().error.message
-    assert h.end().cost_usd == 2.0
-    assert h.of_type("token_count")[-1].cost_usd == 2.0
+    assert h.end().cost_usd == 2.1
+    assert h.of_type("token_count")[-1].cost_usd == 2.1
 
 
 def test_without_a_price_the_cost_is_not_known():

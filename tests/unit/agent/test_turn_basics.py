@@ -241,7 +241,14 @@ def test_the_request_carries_what_a_provider_needs():
     request = h.model.requests[0]
     assert (request.model, request.effort, request.kind, request.attempt) == ("gpt-y", "high", "turn", 1)
     assert request.thread_id == h.channel.thread_id
-    assert [tool["name"] for tool in request.tools] == ["exec_command", "write_stdin", "apply_patch", "update_plan"]
+    assert [tool["name"] for tool in request.tools] == [
+        "exec_command",
+        "write_stdin",
+        "apply_patch",
+        "update_plan",
+        "view_image",
+        "request_user_input",
+    ]
     assert request.instructions.startswith("You are Patchyard's coding agent.")
 
 

@@ -12,7 +12,7 @@ def test_key_headers_and_query_of_other_providers() -> None:
         base_url="https://x.example/openai/v1/", api_key="abcd", key_header="Api-Key", headers={"X-Team": "a"}
     )
     assert azure.auth_headers() == {"api-key": "abcd", "x-team": "a"}
-    assert azure.responses_url == "https://x.example/openai/v1/responses"
+    assert azure.request_url == "https://x.example/openai/v1/responses"
     assert ProviderConfig(api_key="abcd").auth_headers() == {"authorization": "Bearer abcd"}
     assert ProviderConfig().auth_headers() == {}
 

@@ -7,9 +7,9 @@ import pytest
 
 from patchyard.adapters.model.classify import Classifier
 from patchyard.adapters.model.config import ProviderConfig
+from patchyard.adapters.model.connections.sse import SseEvent
 from patchyard.adapters.model.decode import Decoder, decode_usage, rate_limits
 from patchyard.adapters.model.errors import ClassifiedError
-from patchyard.adapters.model.sse import SseEvent
 from patchyard.agent.ports import (
     ItemAdded,
     ItemDone,
@@ -28,8 +28,8 @@ from patchyard.testing import events as ev
 
 def decode(*events: dict[str, Any]) -> list[ModelEvent]:
     decoder = Decoder(Classifier(ProviderConfig()))
-    found = [decoder.decode(SseEvent(event["type"].encode(), json.dumps(event).encode())) for event in events]
-    return [event for event in found if event is not None]
+    raw = [SseEvent(event["type"].encode(), json.dumps(event).encode()) for event in events]
+    return [decoded.event for decoded in decoder.feed(raw)]
 
 
 def test_a_whole_response() -> None:
@@ -59,7 +59,7 @@ def test_end_turn_and_usage() -> None:
 def test_what_is_unknown_or_no_json_is_passed_over() -> None:
     decoder = Decoder(Classifier(ProviderConfig()))
     for data in (b"{", b"[1]", b"[DONE]", b'{"type": "response.brand_new"}', b'"x"', b"\xff"):
-        assert decoder.decode(SseEvent(b"", data)) is None
+        assert list(decoder.feed([SseEvent(b"", data)])) == []
     unknown = decode({"type": "response.output_item.done", "item": {"type": "web_search_call", "id": "ws", "action": {"q": 1}}})
     assert unknown == [ItemDone(OpaqueItem.model_validate({"type": "web_search_call", "id": "ws", "action": {"q": 1}}))]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchyard.adapters.model.sse import EventTooLarge, SseEvent, SseParser
+from patchyard.adapters.model.connections.sse import EventTooLarge, SseEvent, SseParser
 
 STREAM = (
     b"\xef\xbb\xbf: hello\r\n\r\nevent: a\r\ndata: one\r\ndata:two\r\n\r\n"

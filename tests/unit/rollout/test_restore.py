@@ -188,3 +188,56 @@ def test_a_store_that_ends_too_early_is_told() -> None:
         assert whole == restore(thread.lines)
 
     asyncio.run(run())
+
+
+def test_time_without_a_worker_is_not_counted() -> None:
+    thread = Thread()
+    thread.add(thread.meta())
+
+    def after(ms: int, *payloads: object) -> None:
+        thread.skipped_ms += ms
+        thread.add(*payloads, turn=TURN)
+
+    after(0, thread.started(), user("go"))
+    began = thread.lines[-2].timestamp
+    after(5_000, thread.request())
+    after(0, TurnParked(reason="approval", until=None))
+    worked = thread.lines[-1].timestamp - began
+    night = 8 * 3_600_000
+    after(night, RequestResolved(request_id="q", decision="void"))
+    turn = restore(thread.lines).turn
+    assert turn is not None
+    assert turn.active_ms == worked, "what the queue writes while the turn is parked is nobody's work"
+    after(0, TurnRecovered(segment=1, reason="unparked"))
+    resumed = thread.lines[-1].timestamp
+    after(2_000, thread.request(2))
+    second = thread.lines[-1].timestamp - resumed
+    after(60_000, TurnRecovered(segment=2, reason="worker_lost"))
+    turn = restore(thread.lines).turn
+    assert turn is not None
+    assert turn.active_ms == worked + second
+    assert worked < 6_000 < night
+
+
+def test_whether_the_input_of_a_turn_is_recorded() -> None:
+    thread = Thread()
+    thread.add(thread.meta())
+    thread.add(thread.started(), turn=TURN)
+    assert not restore(thread.lines).turn.input_recorded  # type: ignore[union-attr]
+    thread.add(thread.context(TURN), user("go"), turn=TURN)
+    assert restore(thread.lines).turn.input_recorded  # type: ignore[union-attr]
+    assert not restore(thread.lines).turn.compacted  # type: ignore[union-attr]
+
+
+def test_a_new_window_has_no_usage_until_a_response_is_counted_in_it() -> None:
+    thread = Thread()
+    thread.add(thread.meta(), thread.started(), thread.context(TURN), user("old"), turn=TURN)
+    thread.add(thread.request(1), turn=TURN)
+    assert (restore(thread.lines).last_usage, restore(thread.lines).counted_items) == (USAGE, 1)
+    thread.add(Compacted(window_number=1, replacement_history=(user("s"),), reason="manual"), turn=TURN)
+    restored = restore(thread.lines)
+    assert (restored.last_usage, restored.counted_items) == (None, 0)
+    assert restored.turn is not None
+    assert restored.turn.compacted
+    thread.add(user("more"), thread.request(2), user("not counted"), turn=TURN)
+    assert restore(thread.lines).counted_items == 2

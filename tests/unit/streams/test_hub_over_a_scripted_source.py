@@ -53,8 +53,8 @@ class ScriptedSource:
 
 def entry(position: str, ordinal: int) -> FireEntry:
     return FireEntry(
-        id=position, thread_id="x", tenant_id="t", ordinal=ordinal, line=line(ordinal), item_key="", offset=0, fence=0, head=b"",
-        text=None,
+        id=position, thread_id="x", tenant_id="t", ordinal=ordinal, line=line(ordinal), item_key="", offset=0, fence=0,
+        head=b"", text=None,
     )  # fmt: skip
 
 
@@ -93,10 +93,11 @@ def test_what_the_snapshot_covers_is_not_shown_again() -> None:
         source = ScriptedSource(records=3)
         hub = EventHub(source)
         await hub.open()
+        await asyncio.sleep(0)  # the reader has its position now; what it reads later is news
         stream = hub.subscribe("x")
-        first = await anext(stream)
-        source.fired.put_nowait([entry("4-0", 1), entry("5-0", 2), entry("6-0", 3)])
         async with asyncio.timeout(10):
+            first = await anext(stream)
+            source.fired.put_nowait([entry("4-0", 1), entry("5-0", 2), entry("6-0", 3)])
             rest = [(await anext(stream)).ordinal for _ in range(3)]
         assert [first.ordinal, *rest] == [0, 1, 2, 3]
         await hub.close()

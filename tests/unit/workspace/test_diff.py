@@ -46,7 +46,11 @@ def _round_trip(repository: Path, open_manager: OpenManager, change: Callable[[P
         patch = await compute_diff(FolderBox(work), base.commit)
         assert sorted(work.git_dir.rglob("*")) == before
         await lay_patch(FolderBox(fresh), patch.data)
-        kept = {name: entry for name, entry in _content(work).items() if not name.endswith(".pyc") and "nested/" not in name}
+        kept = {
+            name: entry
+            for name, entry in _content(work).items()
+            if not name.endswith(".pyc") and "nested/" not in name and "pkg/it" not in name
+        }
         assert _content(fresh) == kept
         return patch
 
@@ -112,16 +116,18 @@ def test_hostile_attributes_and_configuration_do_nothing(repository: Path, open_
 
 def test_repository_made_by_the_agent_is_left_out_and_told(repository: Path, open_manager: OpenManager) -> None:
     def change(tree: Path) -> None:
-        nested = tree / "nested"
-        nested.mkdir()
-        git(nested, "init", "-q")
-        (nested / "f").write_text("x")
-        git(nested, "add", "-A")
-        git(nested, "commit", "-q", "-m", "x")
+        for name in ("nested", "nested/without a commit", "pkg/it's"):
+            nested = tree / name
+            nested.mkdir(parents=True)
+            git(nested, "init", "-q")
+            (nested / "f").write_text("x")
+            if "without" not in name:
+                git(nested, "add", "f")
+                git(nested, "commit", "-q", "-m", "x")
         (tree / "app.py").write_text("changed\n")
 
     patch = _round_trip(repository, open_manager, change)
-    assert patch.left_out == ("nested",)
+    assert sorted(patch.left_out) == ["nested", "nested/without a commit", "pkg/it's"]
     assert patch.files == 1
 
 

@@ -27,6 +27,20 @@ export type ApprovalDecision = "accept" | "accept_for_session" | "decline" | "ca
 /** When a person is asked. `untrusted`: known-safe read-only commands run, everything else asks. */
 export type ApprovalMode = "untrusted" | "on-request" | "never";
 
+/** A command that a person allowed for the thread, exactly as it was asked. */
+export type ApprovedCommand = {
+  script: string;
+  cwd: string;
+  escalated: boolean;
+};
+
+/** What people allowed for the rest of the thread. */
+export type ApprovedRules = {
+  commands?: Array<ApprovedCommand>;
+  paths?: Array<string>;
+  prefixes?: Array<Array<string>>;
+};
+
 /** An uploaded artefact: a git bundle or a tar archive of a tree. */
 export type ArchiveSource = {
   type: "archive";
@@ -40,6 +54,16 @@ export type Budgets = {
   tool_calls?: number | null;
   tokens?: number | null;
   wall_time_s?: number | null;
+  cost_usd?: number | null;
+};
+
+/** An agent that this thread's agent started in a thread of its own. */
+export type ChildAgent = {
+  thread_id: string;
+  turn_id: string;
+  message: string;
+  closed?: boolean;
+  usage?: TokenUsage;
   cost_usd?: number | null;
 };
 
@@ -71,7 +95,8 @@ export type Compacted = {
   window_number: number;
   replacement_history: Array<Message | Reasoning | FunctionCall | FunctionCallOutput | CustomToolCall | CustomToolCallOutput | CompactionItem | OpaqueItem>;
   summary?: string | null;
-  reason: "manual" | "context_limit" | "model_downshift";
+  reason: "manual" | "context_limit" | "model_downshift" | "model_changed";
+  method?: "local" | "remote" | "token_budget" | null;
 };
 
 /** See Compacted. */
@@ -97,6 +122,10 @@ export type ContextCompactionItem = {
   type: "context_compaction";
   status: ItemStatus;
   window_number?: number | null;
+  trigger?: "manual" | "auto" | null;
+  method?: "local" | "remote" | "token_budget" | null;
+  tokens_before?: number | null;
+  tokens_after?: number | null;
 };
 
 /** A call of a freeform tool (apply_patch): the input is plain text. */
@@ -148,7 +177,7 @@ export type EffectLine = {
 };
 
 /** Closed set of error codes. Clients may match on them; messages may change. */
-export type ErrorCode = "invalid_request" | "unauthorized" | "not_found" | "conflict" | "payload_too_large" | "queue_full" | "queue_unavailable" | "catalog_unavailable" | "store_unavailable" | "thread_closed" | "internal" | "repository_not_found" | "repository_not_allowed" | "revision_not_found" | "setup_failed" | "engine_unavailable" | "image_missing" | "sandbox_refused" | "sandbox_lost" | "disk_full" | "model_unauthorized" | "model_rate_limited" | "model_overloaded" | "model_bad_request" | "model_unreachable" | "model_stream_failed" | "model_quota_exceeded" | "context_window_exceeded" | "budget_exceeded" | "interrupted" | "verification_failed" | "verify_tool_missing" | "no_change";
+export type ErrorCode = "invalid_request" | "unauthorized" | "not_found" | "conflict" | "payload_too_large" | "queue_full" | "queue_unavailable" | "catalog_unavailable" | "store_unavailable" | "thread_closed" | "internal" | "repository_not_found" | "repository_not_allowed" | "revision_not_found" | "setup_failed" | "engine_unavailable" | "image_missing" | "sandbox_refused" | "sandbox_lost" | "disk_full" | "model_unauthorized" | "model_rate_limited" | "model_overloaded" | "model_bad_request" | "model_unreachable" | "model_stream_failed" | "model_quota_exceeded" | "context_window_exceeded" | "budget_exceeded" | "interrupted" | "verification_failed" | "verify_tool_missing" | "no_change" | "hook_blocked";
 
 /** Fatal for the submission. */
 export type ErrorEvent = {
@@ -171,7 +200,7 @@ export type Event = {
   ordinal?: number | null;
   submission_id?: string | null;
   turn_id?: string | null;
-  msg: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | RequestResolved | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted | AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta | PatchProgress | SetupOutputDelta;
+  msg: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | RequestResolved | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted | AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta | PatchProgress | SetupOutputDelta;
 };
 
 /** An event, as watchers saw it. */
@@ -181,7 +210,7 @@ export type EventMsgLine = {
   submission_id?: string | null;
   turn_id?: string | null;
   type: "event_msg";
-  payload: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | RequestResolved | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted;
+  payload: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | RequestResolved | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted;
 };
 
 /** Answer to a question about a command. */
@@ -274,6 +303,16 @@ export type HookCompleted = {
   command: string;
   outcome: "ok" | "blocked" | "failed" | "timed_out";
   message?: string | null;
+};
+
+/** When a hook runs. */
+export type HookEvent = "SessionStart" | "UserPromptSubmit" | "PreToolUse" | "PermissionRequest" | "PostToolUse" | "PreCompact" | "PostCompact" | "Stop";
+
+/** A command that runs inside the sandbox at an event: JSON on its standard input, an answer on its standard output. */
+export type HookSpec = {
+  matcher?: string | null;
+  command: string;
+  timeout_s?: number;
 };
 
 /** A hook runs. */
@@ -583,13 +622,32 @@ export type Review = {
   target?: ReviewTarget;
 };
 
+/** What a review turn found, most important first. */
+export type ReviewCompleted = {
+  type: "review_completed";
+  correct: boolean;
+  explanation: string;
+  findings?: Array<ReviewFinding>;
+};
+
+/** One thing that a review found. */
+export type ReviewFinding = {
+  title: string;
+  body: string;
+  priority?: number;
+  confidence?: number | null;
+  path?: string | null;
+  line_start?: number | null;
+  line_end?: number | null;
+};
+
 /** What a review looks at: uncommitted changes when neither is given. */
 export type ReviewTarget = {
   base?: string | null;
   instructions?: string | null;
 };
 
-export type RolloutLine = SessionMetaLine | TurnContextLine | ResponseItemLine | EventMsgLine | CompactedLine | WorldStateLine | ModelRequestLine | EffectLine | SpanLine;
+export type RolloutLine = SessionMetaLine | TurnContextLine | ResponseItemLine | EventMsgLine | CompactedLine | WorldStateLine | ModelRequestLine | EffectLine | SpanLine | StandingLine;
 
 /** Run the user's own command in the thread's sandbox. */
 export type RunUserShellCommand = {
@@ -681,6 +739,22 @@ export type SpanRecord = {
   attributes?: Record<string, string | number | boolean>;
 };
 
+/** What a successor has to know and no other line tells. The newest one counts; it is repeated after each Compacted. */
+export type Standing = {
+  approved?: ApprovedRules;
+  agents?: Array<ChildAgent>;
+};
+
+/** See Standing. */
+export type StandingLine = {
+  timestamp: number;
+  ordinal: number;
+  submission_id?: string | null;
+  turn_id?: string | null;
+  type: "standing";
+  payload: Standing;
+};
+
 /** Start a turn; refused as `not_idle` while one runs. */
 export type StartIfIdle = {
   type: "start_if_idle";
@@ -770,6 +844,8 @@ export type TaskSpec = {
   command_timeout_s?: number | null;
   deliverable?: "patch";
   labels?: Record<string, string>;
+  hooks?: Record<string, Array<HookSpec>>;
+  repository_hooks?: boolean;
 };
 
 /** State of a task; each comes with a reason. */

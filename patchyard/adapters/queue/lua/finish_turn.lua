@@ -1,4 +1,5 @@
--- Ends the active turn. -> IDLE (lease given back) | MORE (lease kept), next active turn | CLOSED | STEER (nothing written) | WRONG_TURN | FENCED | GAP
+-- Ends the active turn. `a.keep`: the lease is kept although nothing waits.
+-- -> IDLE (lease given back) | MORE (lease kept), next active turn | CLOSED | STEER (nothing written) | WRONG_TURN | FENCED | GAP
 local refused = guard('finish')
 if refused then return refused end
 local turn = st(a.thread, 'turn')[1]
@@ -11,9 +12,9 @@ for _, e in ipairs(entries(a.thread)) do
 end
 
 write()
--- Answers and interrupts that were meant for this turn have nothing left to do, nor has its own input.
+-- Its own input has nothing left to do. What else was meant for it keeps its place: the worker still owes each an answer.
 for _, e in ipairs(entries(a.thread)) do
-  if (e.u == a.turn or e.i == a.turn) and e.o ~= 'shutdown' then call('XDEL', key('sq', a.thread), e.sid) end
+  if e.i == a.turn then call('XDEL', key('sq', a.thread), e.sid) end
 end
 clear_turn(a.thread)
 drop_live(a.thread)
@@ -23,7 +24,7 @@ if a.close then
   answer = 'CLOSED'
   drop_lease(a.thread)
   close_thread(a.thread)
-elseif call('XLEN', key('sq', a.thread)) == 0 then
+elseif call('XLEN', key('sq', a.thread)) == 0 and not a.keep then
   answer = 'IDLE'
   drop_lease(a.thread)
   make_idle(a.thread)

@@ -109,7 +109,9 @@ end
 
 local function begin_turn(thread, turn, kind, schema, submitted_at)
   clear_turn(thread)
-  put(thread, 'turn', turn, 'kind', kind, 'schema', schema or '', 'turn_at', submitted_at, 'why', 'new')
+  -- Under a lease the turn's first segment begins without a claim.
+  put(thread, 'turn', turn, 'kind', kind, 'schema', schema or '', 'turn_at', submitted_at, 'why', 'new',
+    'segment', has_lease(thread) and 1 or 0)
 end
 
 -- An entry of `sq` as a table: i id, c class, u turn, k kind of the turn that it may start, o op, z control place, s submission.

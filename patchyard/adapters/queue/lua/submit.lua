@@ -69,6 +69,10 @@ local function interrupt_here()
     if e.u == turn or e.i == turn then
       dropped[#dropped + 1] = e.sid
       if e.c == 'steer' then steers[#steers + 1] = cjson.encode(e.i) end
+      if e.c == 'control' then
+        decide(t, tenant, '{"type":"op_rejected","op":' .. cjson.encode(e.o)
+          .. ',"reason":null,"message":"The turn was interrupted before this could be done."}', e.i, turn)
+      end
     end
   end
   for i = 1, #dropped, 500 do call('XDEL', key('sq', t), unpack(dropped, i, math.min(i + 499, #dropped))) end

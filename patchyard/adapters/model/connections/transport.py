@@ -1,9 +1,8 @@
 """The HTTP connections of a process: one pool per proxy and CA, shared by all providers."""
 
-import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import NamedTuple
 
@@ -11,36 +10,18 @@ import httpcore
 import httpx
 
 from patchyard.adapters.model.config import ProviderConfig
-from patchyard.adapters.model.sockets import PacedBackend
+from patchyard.adapters.model.connections.sockets import PacedBackend
+from patchyard.adapters.model.connections.translation import as_httpx
+from patchyard.adapters.model.websocket.thread import ThreadSockets
 
 STREAMS = 200
 """Turns that one worker runs at once; each has at most one open stream."""
 PACE_S = 0.025
 """Watchers get deltas at most every 50 ms; half of it is not felt and saves most wake-ups."""
+MAX_SOCKETS = 400
+"""WebSockets of a process, those of threads between two turns included."""
 KEEP_ALIVE_S = 55.0
 """Below the 60 s after which load balancers drop idle connections."""
-
-_ERRORS: dict[type[Exception], type[httpx.TransportError]] = {
-    httpcore.ConnectTimeout: httpx.ConnectTimeout,
-    httpcore.ReadTimeout: httpx.ReadTimeout,
-    httpcore.WriteTimeout: httpx.WriteTimeout,
-    httpcore.PoolTimeout: httpx.PoolTimeout,
-    httpcore.ConnectError: httpx.ConnectError,
-    httpcore.ReadError: httpx.ReadError,
-    httpcore.WriteError: httpx.WriteError,
-    httpcore.ProxyError: httpx.ProxyError,
-    httpcore.UnsupportedProtocol: httpx.UnsupportedProtocol,
-    httpcore.LocalProtocolError: httpx.LocalProtocolError,
-    httpcore.RemoteProtocolError: httpx.RemoteProtocolError,
-}
-
-
-@contextlib.contextmanager
-def _as_httpx() -> Iterator[None]:
-    try:
-        yield
-    except tuple(_ERRORS) as problem:
-        raise _ERRORS[type(problem)](str(problem)) from problem
 
 
 class _Body(httpx.AsyncByteStream):
@@ -48,7 +29,7 @@ class _Body(httpx.AsyncByteStream):
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _as_httpx():
+        with as_httpx():
             async for piece in self._response.aiter_stream():
                 yield piece
 
@@ -76,7 +57,7 @@ class PacedTransport(httpx.AsyncBaseTransport):
         url = httpcore.URL(
             scheme=request.url.raw_scheme, host=request.url.raw_host, port=request.url.port, target=request.url.raw_path
         )
-        with _as_httpx():
+        with as_httpx():
             response = await self._pool.handle_async_request(
                 httpcore.Request(
                     method=request.method,
@@ -106,6 +87,7 @@ class _Way(NamedTuple):
     proxy: str | None
     ca_file: str | None
     tls: bool
+    sockets: bool
 
 
 def _context(way: _Way) -> ssl.SSLContext:
@@ -122,23 +104,30 @@ class ModelTransport:
         self._streams = streams
         self._pace_s = pace_s
         self._clients: dict[_Way, httpx.AsyncClient] = {}
+        self.sockets = ThreadSockets(limit=MAX_SOCKETS)
+        """The WebSockets of all threads."""
 
-    def client(self, config: ProviderConfig) -> httpx.AsyncClient:
-        """The client for a provider, made at its first use. OSError, ssl.SSLError: the CA file can't be used."""
+    def client(self, config: ProviderConfig, *, sockets: bool = False) -> httpx.AsyncClient:
+        """The client for a provider, made at its first use. OSError, ssl.SSLError: the CA file can't be used.
+
+        `sockets`: the one for WebSockets, which keep their connections between requests and so have a pool of their own.
+        """
         proxy = config.proxy.get_secret_value() if config.proxy else None
         tls = config.base_url.startswith("https:") or (proxy or "").startswith("https:")
-        way = _Way(proxy, config.ca_file, tls)
+        way = _Way(proxy, config.ca_file, tls, sockets)
         if way not in self._clients:
             context = _context(way)
             # Some room above the streams, so that a request never waits for a connection that is being closed.
+            room = MAX_SOCKETS if sockets else self._streams
             transport = PacedTransport(
-                proxy=way.proxy, context=context, max_connections=self._streams + self._streams // 4 + 8, pace_s=self._pace_s
+                proxy=way.proxy, context=context, max_connections=room + room // 4 + 8, pace_s=self._pace_s
             )
             self._clients[way] = httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
         return self._clients[way]
 
     async def aclose(self) -> None:
         """Close every connection. Twice is harmless."""
+        await self.sockets.close()
         clients, self._clients = self._clients, {}
         for client in clients.values():
             await client.aclose()

@@ -1,0 +1,6 @@
+"""Responses over a WebSocket: one socket a thread, and only what is new in each request."""
+
+from patchyard.adapters.model.websocket.attempt import SocketAttempt
+from patchyard.adapters.model.websocket.thread import ThreadSocket, ThreadSockets
+
+__all__ = ["SocketAttempt", "ThreadSocket", "ThreadSockets"]
