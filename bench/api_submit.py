@@ -109,7 +109,11 @@ def main() -> int:
             report["cpu_ms_per_request"] = {name: round(1000 * seconds / count, 2) for name, seconds in used.items()}
         finally:
             cli("down", env=env)
-    for name, row in [("fsync", report["fsync"]), *((f"{n} at once", run) for n, run in report["runs"].items())]:
+    for name, row in [
+        ("fsync", report["fsync"]),
+        ("20 ms apart", report["spaced"]),
+        *((f"{n} at once", run) for n, run in report["runs"].items()),
+    ]:
         print(f"{name:<12} p50 {row['p50_ms']:>7} ms   p90 {row['p90_ms']:>7} ms   p99 {row['p99_ms']:>7} ms")
     print("CPU per request, ms:", report["cpu_ms_per_request"])
     if options.json:
