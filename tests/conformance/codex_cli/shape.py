@@ -126,7 +126,15 @@ class _Items:
 
     def _output(self, item: Mapping[str, Any]) -> str:
         output = item["output"]
-        return shape_of_output(self._without_paths(output if isinstance(output, str) else json.dumps(output)))
+        if isinstance(output, str):
+            return shape_of_output(self._without_paths(output))
+        return " + ".join(self._content(part) for part in output)
+
+    def _content(self, part: Mapping[str, Any]) -> str:
+        if part["type"] == "input_image":
+            head = part["image_url"].partition(",")[0]
+            return f"{head}{', detail ' + part['detail'] if part.get('detail') else ''}"
+        return json.dumps(self._without_paths(part.get("text", part["type"])))
 
     def _message(self, item: Mapping[str, Any]) -> str:
         role = item["role"]
