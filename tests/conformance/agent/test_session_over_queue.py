@@ -1,6 +1,7 @@
 """Sessions over the queue's own channel: what the in-memory channel promises, the real one keeps."""
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -8,10 +9,18 @@ import pytest
 from patchyard.agent.ports import LeaseLost
 from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.ids import new_id
-from patchyard.protocol.ops import ApprovalDecision, ExecApproval, Interrupt, Shutdown
+from patchyard.protocol.ops import (
+    ApprovalDecision,
+    CleanBackgroundTerminals,
+    ExecApproval,
+    Interrupt,
+    Review,
+    RunUserShellCommand,
+    Shutdown,
+)
 from patchyard.rollout import decode_line, restore
 from patchyard.testing.builders import response, says, shell
-from patchyard.testing.clock import FakeClock
+from patchyard.testing.clock import FakeClock, settle
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_model import Hold
 from patchyard.testing.scripted_sandbox import Command
@@ -131,5 +140,92 @@ def test_shutdown_closes_the_thread(backend, running):  # noqa: F811
             assert await task is SessionOutcome.CLOSED
             assert [e.type for e in await h.events()][-1] == "thread_closed"
             assert (await kit.core.thread_state(thread)).status == "closed"
+
+    asyncio.run(main())
+
+
+def test_an_interrupt_that_meets_the_turns_last_record_is_answered(backend):  # noqa: F811
+    async def main():
+        async with opened(backend) as kit:
+            thread = new_id()
+            await kit.submit(thread, say("fix it"))
+            h = OverQueue(kit, thread, [says("done")])
+            await h.own()
+            late = []
+            finish = h.channel.finish_turn
+
+            async def finish_turn(payloads, **fields):
+                late.append(await kit.submit(thread, Interrupt()))
+                return await finish(payloads, **fields)
+
+            h.channel.finish_turn = finish_turn
+            await h.serve()
+            with contextlib.suppress(LeaseLost):  # the session may leave before it sees it: whoever comes next answers
+                await h.channel.hand_over()
+            if (await kit.core.thread_state(thread)).status == "queued":
+                await h.own("w2")
+                await h.serve()
+            (stop,) = late
+            answers = [line.payload.type for line in await h.lines() if line.submission_id == stop.submission_id]
+            assert answers == ["op_rejected"]
+            assert "turn_completed" in [e.type for e in await h.events()]
+            state = await kit.core.thread_state(thread)
+            assert (state.active_turn_id, state.waiting) == (None, 0)
+
+    asyncio.run(main())
+
+
+def test_a_persons_command_runs_after_the_turn_under_its_own_id(backend):  # noqa: F811
+    async def main():
+        async with opened(backend) as kit:
+            thread = new_id()
+            await kit.submit(thread, say("fix it"))
+            pause = Hold(asyncio.Event(), asyncio.Event())
+            h = OverQueue(kit, thread, [[pause, *says("done")]], commands=[Command("ls", b"a.py")])
+            await h.own()
+            task = asyncio.create_task(h.serve())
+            await pause.reached.wait()
+            own = await kit.submit(thread, RunUserShellCommand(command="ls"))
+            refused = await kit.submit(thread, Review())
+            assert refused.admission.type == "not_submitted"
+            h.channel.wake()
+            await h.until(lambda: h.session._turn.state.later)
+            pause.until.set()
+            await task
+            turns = [line.turn_id for line in await h.lines() if line.type == "event_msg" and line.payload.type == "turn_completed"]
+            assert turns[1:] == [own.submission_id]
+            assert (await kit.core.thread_state(thread)).status == "idle"
+
+    asyncio.run(main())
+
+
+def test_commands_left_running_keep_the_lease_until_they_are_cleaned_up(backend):  # noqa: F811
+    async def main():
+        async with opened(backend) as kit:
+            thread = new_id()
+            await kit.submit(thread, say("fix it"))
+            pause = Hold(asyncio.Event(), asyncio.Event())
+            serve = Command("serve", b"up", hangs=True)
+            h = OverQueue(kit, thread, [response(shell("serve", "c1", yield_time_ms=250)), [pause]], commands=[serve])
+            await h.own()
+            task = asyncio.create_task(h.serve())
+            await asyncio.wait_for(serve.started.wait(), 10)
+            await h.until(lambda: 0.25 in h.clock.slept)
+            await h.clock.advance(0.3)
+            await asyncio.wait_for(pause.reached.wait(), 10)
+            await kit.submit(thread, Interrupt(keep_background=True))
+            h.channel.wake()
+            for _ in range(2000):
+                if "turn_interrupted" in [e.type for e in await h.events()]:
+                    break
+                await settle()
+            state = await kit.core.thread_state(thread)
+            assert (state.status, state.active_turn_id, state.worker) == ("running", None, "w1")
+            clean = await kit.submit(thread, CleanBackgroundTerminals())
+            h.channel.wake()
+            assert await task is SessionOutcome.IDLE
+            answers = [line.payload.type for line in await h.lines() if line.submission_id == clean.submission_id]
+            assert answers == ["op_applied"]
+            assert h.box.processes[0].killed_with == 9
 
     asyncio.run(main())
