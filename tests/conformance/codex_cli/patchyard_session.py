@@ -94,7 +94,7 @@ async def play(boxes: DockerBoxes, image: str, workspace: Path, case: Case, *, b
     config = SessionConfig(
         tenant_id="default",
         thread_id=channel.thread_id,
-        spec=spec(approval=ApprovalMode.NEVER, sandbox=DangerFullAccess()),
+        spec=spec(approval=ApprovalMode.NEVER, sandbox=DangerFullAccess(), hooks=case.hooks),
         model="gpt-5.5",
         stream_retries=2,
         linger_s=60,
