@@ -1,5 +1,6 @@
 """CPU of the agent core alone, over doubles: `python bench/agent_core.py`. Prints JSON; needs nothing but pydantic."""
 
+import argparse
 import asyncio
 import json
 import platform
@@ -121,6 +122,9 @@ COMPACTIONS: list[float] = []
 
 def main() -> None:
     """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
     asyncio.run(one_turn())
     for _ in range(RUNS):
         asyncio.run(compacted_turn())
@@ -136,6 +140,8 @@ def main() -> None:
         "python": platform.python_version(),
     }
     print(json.dumps(figures))
+    if options.json:
+        options.json.write_text(json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

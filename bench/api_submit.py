@@ -1,8 +1,8 @@
 """Time of POST /v1/tasks with fsync always, and what it is made of: the queue's part, the catalog's part, the rest.
 
-    python -m bench.api_submit [--requests 500] [--concurrency 1]
+    python -m bench.api_submit [--requests 500] [--concurrency 1 8] [--json FILE]
 
-Starts a service of its own (no workers), prints a table and writes bench/results/api_submit.json.
+Starts a service of its own (no workers), prints a table.
 """
 
 import argparse
@@ -16,11 +16,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
+from bench import processes
+
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = Path(__file__).parent / "results" / "api_submit.json"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -80,6 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--concurrency", type=int, nargs="*", default=[1, 8])
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pyb-") as folder:
         env = {**os.environ, "PATCHYARD_HOME": f"{folder}/h", "PATCHYARD_API_PORT": "0", "PYTHONPATH": str(ROOT)}
@@ -91,7 +94,8 @@ def main() -> int:
             url = json.loads(started.stdout)["url"]
             token = Path(folder, "h", "token").read_text().strip()
             asyncio.run(post_tasks(url, token, requests=50, concurrency=1))
-            report = {
+            before = processes.cpu_of(Path(folder, "h"))
+            report: dict[str, Any] = {
                 "load": os.getloadavg()[0],
                 "cpus": os.cpu_count(),
                 "fsync": summary(fsync_seconds(Path(folder))),
@@ -100,12 +104,20 @@ def main() -> int:
                     for count in options.concurrency
                 },
             }
+            count = options.requests * len(options.concurrency)
+            used = {name: cpu.since(before[name]).own_s for name, cpu in processes.cpu_of(Path(folder, "h")).items()}
+            report["cpu_ms_per_request"] = {name: round(1000 * seconds / count, 2) for name, seconds in used.items()}
         finally:
             cli("down", env=env)
-    for name, row in [("fsync", report["fsync"]), *((f"{n} at once", r) for n, r in report["runs"].items())]:
+    for name, row in [
+        ("fsync", report["fsync"]),
+        ("20 ms apart", report["spaced"]),
+        *((f"{n} at once", run) for n, run in report["runs"].items()),
+    ]:
         print(f"{name:<12} p50 {row['p50_ms']:>7} ms   p90 {row['p90_ms']:>7} ms   p99 {row['p99_ms']:>7} ms")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    print("CPU per request, ms:", report["cpu_ms_per_request"])
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -12,6 +12,7 @@ import json
 import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from patchyard.patch import FileText, PatchParser, parse, plan
 
@@ -80,7 +81,9 @@ def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description="Speed of the patch library.")
     options.add_argument("--megabytes", type=float, default=8)
-    size = int(options.parse_args().megabytes * 1e6)
+    options.add_argument("--json", type=Path)
+    chosen = options.parse_args()
+    size = int(chosen.megabytes * 1e6)
     report: dict[str, object] = {"python": platform.python_version(), "machine": platform.machine(), "goal_mb_per_s": 20}
     for name, text in {
         "update": update_patch(size),
@@ -98,6 +101,8 @@ def main() -> None:
         "repeated_s": round(seek_case(lambda i: "same", lambda i: "same"), 3),
     }
     print(json.dumps(report, indent=2))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=10)
     parser.add_argument("--docker-host", default=os.environ.get("PATCHYARD_DOCKER_HOST", "unix:///var/run/docker.sock"))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     build = [sys.executable, ROOT / "sandbox_images/build.py", "--docker-host", options.docker_host]
     image = subprocess.run(build, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
@@ -149,8 +149,8 @@ def main() -> None:
     }
     text = json.dumps(result, indent=2)
     print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    if options.json:
+        options.json.write_text(text + "\n")
 
 
 if __name__ == "__main__":

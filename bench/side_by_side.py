@@ -56,7 +56,7 @@ def _fixed(repositories: list[Path]) -> int:
     return sum(is_fixed((repository / "calc/ops.py").read_text()) for repository in repositories)
 
 
-async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int) -> dict[str, Any]:
+async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int, scratch: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         repositories = [make_repository(Path(folder) / f"r{i}") for i in range(tasks)]
         os.chmod(folder, 0o755)
@@ -66,7 +66,7 @@ async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int) -
             fixed = await peer.run(repositories, at_once, meter)
         stats = ask(port, "/stats")
         usage = meter.usage
-        left = _containers()
+        left = _containers((Path(folder), scratch))
         mini_swe.remove_leftovers()
         return {
             "system": name,
@@ -81,8 +81,14 @@ async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int) -
         }
 
 
-def _containers() -> int:
-    return len(subprocess.run(["docker", "ps", "-q"], capture_output=True, text=True).stdout.split())
+def _containers(folders: tuple[Path, ...]) -> int:
+    """Running containers that mount something of this run; others may share the engine."""
+    running = subprocess.run(["docker", "ps", "-q"], capture_output=True, text=True).stdout.split()
+    if not running:
+        return 0
+    form = "{{range .Mounts}}{{.Source}} {{end}}"
+    shown = subprocess.run(["docker", "inspect", "--format", form, *running], capture_output=True, text=True).stdout
+    return sum(any(str(folder) in line for folder in folders) for line in shown.splitlines())
 
 
 @contextlib.asynccontextmanager
@@ -137,7 +143,7 @@ async def _main(arguments: argparse.Namespace) -> None:
                     for at_once in arguments.at_once:
                         for name, peer in peers.items():
                             tasks = max(at_once, arguments.tasks if at_once > 1 else 3)
-                            row = await _measure(name, peer, port, at_once, tasks)
+                            row = await _measure(name, peer, port, at_once, tasks, scratch)
                             rows.append({"round": round_number, **row})
                             print(json.dumps(rows[-1]), flush=True)
     finally:

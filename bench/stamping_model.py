@@ -36,10 +36,8 @@ async def _answer(writer: asyncio.StreamWriter, options: argparse.Namespace, bod
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
     writer.write(_event({"type": "response.created", "response": {"id": "resp_1"}}))
     called = any(item.get("type") == "function_call_output" for item in body["input"])
-    if options.command and not called:
-        item = _call(options.command)
-    else:
-        item = _message(await _stream(writer, options))
+    calls = options.command and not called
+    item = _call(options.command) if calls else _message(await _stream(writer, options))
     writer.write(_event({"type": "response.output_item.done", "output_index": 0, "item": item}))
     writer.write(_event({"type": "response.completed", "response": {"id": "resp_1", "usage": _USAGE}}))
     await writer.drain()

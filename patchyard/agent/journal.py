@@ -1,7 +1,8 @@
 """The one way out: everything that a session commits or shows goes through here.
 
 It redacts, keeps the history, the open items and the rule "one item_completed per item_started", and writes in order.
-Records that are posted while a write is under way go into the next write together.
+A write costs a disk's fsync, so records that belong together are written together: those that are posted while a write is
+under way, and those that come within one pass of the loop (a call and the start of its item), go into one.
 """
 
 import asyncio
@@ -22,6 +23,10 @@ from .redact import Redactor
 T = TypeVar("T")
 
 _MODEL_ITEMS: tuple[type, ...] = tuple(get_args(tagged)[0] for tagged in get_args(get_args(ModelItem)[0]))
+
+
+GATHER_S = 0.005
+"""Longest wait of `post_soon` for company."""
 
 
 @dataclass
@@ -49,16 +54,19 @@ class Journal:
         self._queue: deque[_Entry] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
+        self._alarm: asyncio.TimerHandle | None = None
 
     def post(self, *payloads: LinePayload, submission_id: str | None = None, consumed: Sequence[str] = ()) -> "_Entry":
         """Put records in line to be written; the order of calls is the order of records."""
-        if self._failure is not None:
-            raise self._failure
-        entry = _Entry(self._take(payloads), self.turn_id, submission_id, tuple(consumed))
-        self._queue.append(entry)
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+        entry = self._line_up(payloads, submission_id, consumed)
+        self._begin()
         return entry
+
+    def post_soon(self, *payloads: LinePayload) -> None:
+        """Like `post`, for records that others follow at once: they wait up to GATHER_S, and go with the next that is posted."""
+        self._line_up(payloads, None, ())
+        if self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_later(GATHER_S, self._begin)
 
     async def commit(self, *payloads: LinePayload, submission_id: str | None = None, consumed: Sequence[str] = ()) -> None:
         """Post, and wait until the records are durable. Cancelling the caller does not cancel the write."""
@@ -69,6 +77,7 @@ class Journal:
 
     async def flush(self) -> None:
         """Wait until all that was posted is durable."""
+        self._begin()
         while self._writer is not None and not self._writer.done():
             await asyncio.wait([self._writer])
         if self._failure is not None:
@@ -126,7 +135,22 @@ class Journal:
             case _:
                 pass
 
+    def _line_up(self, payloads: Sequence[LinePayload], submission_id: str | None, consumed: Sequence[str]) -> _Entry:
+        if self._failure is not None:
+            raise self._failure
+        entry = _Entry(self._take(payloads), self.turn_id, submission_id, tuple(consumed))
+        self._queue.append(entry)
+        return entry
+
+    def _begin(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._queue and (self._writer is None or self._writer.done()):
+            self._writer = asyncio.create_task(self._write())
+
     async def _write(self) -> None:
+        await asyncio.sleep(0)
         while self._queue:
             batch = self._next_batch()
             payloads = [p for entry in batch for p in entry.payloads]

@@ -33,8 +33,9 @@ class Filters:
 
 def create(session: Session, view: TaskView, idempotency_key: str | None) -> CreatedTask:
     """See Catalog.create_task."""
-    if insert_or_ignore(session, TaskRow, task_values(view, idempotency_key)):
-        return CreatedTask(get(session, view.tenant_id, view.id), duplicate=False)
+    values = task_values(view, idempotency_key)
+    if insert_or_ignore(session, TaskRow, values):
+        return CreatedTask(task_view(TaskRow(**values)), duplicate=False)
     same = TaskRow.id == view.id
     if idempotency_key is not None:
         same = or_(same, TaskRow.idempotency_key == idempotency_key)

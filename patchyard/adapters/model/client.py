@@ -184,10 +184,10 @@ class ResponsesClient:
         spec = self._spec(request, number, queued_at)
         try:
             if thread is not None:
-                client = self._transport.client(config, sockets=True)
+                socket_client = self._transport.client(config, sockets=True)
                 await self._transport.sockets.make_room()
-            if thread is not None and thread.claim():
-                return SocketAttempt(client, config, spec, request, thread, self._bodies, now_ms=now_ms)
+                if thread.claim():
+                    return SocketAttempt(socket_client, config, spec, request, thread, self._bodies, now_ms=now_ms)
             client = self._transport.client(config)
         except (OSError, ssl.SSLError) as problem:
             raise self._classifier.unusable(problem) from problem

@@ -123,7 +123,7 @@ class ApplyPatch:
 
     def _completed(self, item: FileChangeItem, status: ItemStatus) -> None:
         ended = item.model_copy(update={"status": status})
-        self._thread.journal.post(ItemCompleted(item=ended, completed_at=self._thread.ports.clock.now_ms()))
+        self._thread.journal.post_soon(ItemCompleted(item=ended, completed_at=self._thread.ports.clock.now_ms()))
 
 
 def _operations(changes: ChangeSet, root: str) -> list[FileOperation]:

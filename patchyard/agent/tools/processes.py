@@ -225,7 +225,7 @@ class ProcessTable:
             }
         )
         if item.id in self._journal.open_items:
-            self._journal.post(ItemCompleted(item=item, completed_at=self._clock.now_ms()))
+            self._journal.post_soon(ItemCompleted(item=item, completed_at=self._clock.now_ms()))  # its output follows
 
     def _shower(self, item_id: str) -> Callable[[bytes, bool], None]:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

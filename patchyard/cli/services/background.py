@@ -1,6 +1,5 @@
 """The service in the background: started detached, found again, stopped."""
 
-import contextlib
 import json
 import os
 import select
@@ -22,7 +21,6 @@ DEFAULT_WORKERS = 1
 _START_TIMEOUT_S = 240.0
 """Above the sum of the processes' own limits, so that theirs speak first."""
 _STOP_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 10.0
 
 
 class Ready(NamedTuple):
@@ -65,15 +63,23 @@ def start_detached(settings: Settings, *, workers: int = DEFAULT_WORKERS) -> Rea
         answer = json.loads(line)
         if "url" in answer:
             return Ready(url=answer["url"], pid=answer["pid"])
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_TIMEOUT_S)  # what it had started is stopped before the command says so
+        _wait_for_end(process)
         raise StartFailed(answer["message"], remedy=answer.get("remedy"), details=answer.get("details"))
     process.send_signal(signal.SIGTERM)
+    _wait_for_end(process)
     raise StartFailed(
         f"The service did not start. Log: {log}",
         remedy="Run `patchyard up` in the foreground to watch it, and `patchyard doctor` for what it needs.",
         details=last_lines(log, since=log_start),
     )
+
+
+def _wait_for_end(process: "subprocess.Popen[bytes]") -> None:
+    """A start that failed leaves nothing that still runs when its command returns."""
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _read_line(fd: int, timeout_s: float) -> bytes:
@@ -129,7 +135,8 @@ def _stop_supervisor(home: ServiceHome, timeout_s: float) -> None:
     if identity is not None:
         os.kill(identity.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    while home.is_locked():
+    # The lock goes a moment before the process: who stops a service and deletes its folder wants both gone.
+    while home.is_locked() or (identity is not None and identify(identity.pid) == identity):
         if time.monotonic() > deadline:
             if identity is None:
                 raise CliError(

@@ -2,54 +2,31 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from patchyard.adapters.model import ProviderConfig, ResponsesClient
 from patchyard.adapters.sandbox import Box, BoxLabels, BoxMount, BoxSpec, DockerBoxes
 from patchyard.agent.config import Ports, SessionConfig
-from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.session import Session
-from patchyard.protocol.events import DurableMsg, ItemStarted, OpRejected
+from patchyard.protocol.errors import ErrorCode
+from patchyard.protocol.events import DurableMsg, ItemStarted, OpRejected, TurnFailed
 from patchyard.protocol.items import CommandExecutionItem
 from patchyard.protocol.ops import Compact, Interrupt, Steer
 from patchyard.protocol.policies import ApprovalMode, DangerFullAccess
 from patchyard.testing.builders import spec, turn_input
-from patchyard.testing.harness import RecordingTelemetry
+from patchyard.testing.harness import RecordingTelemetry, ScriptedGate
 from patchyard.testing.memory_channel import MemoryChannel
 from tests.conformance.codex_cli.cases import Case, Counted
+from workers.parts import SystemClock
 
 _ENDS = {"turn_completed": "completed", "turn_failed": "failed", "turn_interrupted": "interrupted"}
-
-
-class _Clock:
-    """The system's."""
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-class _Gate:
-    """Nothing to verify."""
-
-    async def before_complete(self, outcome: TurnOutcome) -> str | None:
-        return None
-
-    async def at_end(self, outcome: TurnOutcome) -> Sequence[DurableMsg]:
-        return ()
 
 
 class _Channel(MemoryChannel):
     """Says when a command starts and when a turn ends."""
 
-    def __init__(self, clock: _Clock) -> None:
+    def __init__(self, clock: SystemClock) -> None:
         super().__init__(clock)  # type: ignore[arg-type]
         self.commands = Counted()
         self.turns = Counted()
@@ -68,7 +45,8 @@ class _Channel(MemoryChannel):
 
 
 def _end(msg: DurableMsg) -> str:
-    return "rejected" if isinstance(msg, OpRejected) and msg.op == "compact" else _ENDS.get(msg.type, "")
+    would_be_turn = isinstance(msg, OpRejected) and msg.op in ("turn_input", "compact")
+    return "rejected" if would_be_turn else _ENDS.get(msg.type, "")
 
 
 class _OneBox:
@@ -96,8 +74,9 @@ class _OneBox:
         assert self._task is not None
         return await asyncio.shield(self._task)
 
-    async def instructions(self) -> Sequence[tuple[str, str]]:
-        """See SandboxSource."""
+    async def instructions(self, folder: str = "") -> Sequence[tuple[str, str]]:
+        """See SandboxSource. Cases have such a file at the root only."""
+        del folder
         path = self._workspace / "AGENTS.md"
         return [("AGENTS.md", path.read_text())] if path.is_file() else []
 
@@ -109,13 +88,13 @@ class _OneBox:
 
 async def play(boxes: DockerBoxes, image: str, workspace: Path, case: Case, *, base_url: str, requests: Counted) -> list[str]:
     """How the turns ended, in order."""
-    clock = _Clock()
+    clock = SystemClock()
     channel = _Channel(clock)
     source = _OneBox(boxes, image, workspace, channel.thread_id)
     config = SessionConfig(
         tenant_id="default",
         thread_id=channel.thread_id,
-        spec=spec(approval=ApprovalMode.NEVER, sandbox=DangerFullAccess()),
+        spec=spec(approval=ApprovalMode.NEVER, sandbox=DangerFullAccess(), hooks=case.hooks),
         model="gpt-5.5",
         stream_retries=2,
         linger_s=60,
@@ -123,7 +102,7 @@ async def play(boxes: DockerBoxes, image: str, workspace: Path, case: Case, *, b
     )
     provider = ProviderConfig(name="replay", base_url=base_url, request_retries=1, supports_websockets=case.sockets)
     async with ResponsesClient(provider) as model:
-        ports = Ports(channel, model, source, _Gate(), RecordingTelemetry(), clock)
+        ports = Ports(channel, model, source, ScriptedGate(clock), RecordingTelemetry(), clock)
         running = asyncio.create_task(Session(config, ports).run())
         try:
             acting = asyncio.create_task(_act(channel, case, requests))
@@ -137,6 +116,8 @@ async def play(boxes: DockerBoxes, image: str, workspace: Path, case: Case, *, b
             await asyncio.wait([running])
             await source.close()
     channel.assert_clean()
+    faults = [e.error for e in channel.events if isinstance(e, TurnFailed) and e.error.code is ErrorCode.INTERNAL]
+    assert not faults, "Patchyard has a fault; see the log"
     return channel.ends
 
 

@@ -1,11 +1,16 @@
 """`up`, `down`, `status`: one machine's service through starts, crashes and stops."""
 
+import contextlib
 import json
+import os
 import signal
 import socket
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from patchyard.cli.services.identity import identify, read_pid_file
 from tests.integration.cli.service import Home, kill, wait_for
@@ -106,6 +111,111 @@ def test_a_redis_with_the_wrong_settings_is_refused(fresh: Home, tmp_path: Path)
         server.stop()
 
 
+def test_a_volatile_redis_is_refused_or_loudly_allowed(fresh: Home, tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "data")
+    server.start()
+    try:
+        with redis.Redis(unix_socket_path=str(server.socket)) as client:
+            client.config_set("appendonly", "no")
+        url = {"PATCHYARD_REDIS_URL": server.url}
+        refused = fresh.cli("up", "--detach", code=1, **url).stderr
+        assert refused.count("`appendonly` is `no`") == 1, refused
+        assert "CONFIG SET appendonly yes" in refused
+        assert "Traceback" not in refused
+        assert 'File "' not in refused
+        assert fresh.leftovers() == []
+        checks = {check["name"]: check for check in fresh.json("doctor", code=1, **url)["checks"]}
+        assert checks["redis"]["status"] == "failed"
+        assert "appendonly yes" in checks["redis"]["remedy"]
+        url["PATCHYARD_ALLOW_VOLATILE_REDIS"] = "1"
+        allowed = fresh.cli("up", "--detach", "--workers", "0", **url).stderr
+        assert "WARNING: for development only" in allowed
+        assert "`appendonly` is `no`" in allowed
+        assert "What to do: set `appendonly yes`" in allowed
+        queue = fresh.json("status", **url)["components"][0]
+        assert (queue["name"], queue["state"]) == ("queue", "warning")
+        fresh.cli("down")
+    finally:
+        server.stop()
+
+
+def test_a_redis_that_is_not_there_is_named(fresh: Home) -> None:
+    done = fresh.cli("up", "--detach", code=1, PATCHYARD_REDIS_URL="redis://127.0.0.1:1/0")
+    assert "worker-1 does not start: The queue is not available" in done.stderr
+    assert '"level"' not in done.stderr, "a log line is no message"
+    assert fresh.leftovers() == []
+
+
+def test_a_home_that_is_too_long_for_a_socket_is_refused_before_anything_is_made(fresh: Home) -> None:
+    home = fresh.root / ("x" * 100) / "h"
+    for words in (["up", "--detach"], ["fix", ".", "--issue", "x"]):
+        done = fresh.cli(*words, code=1, PATCHYARD_HOME=str(home))
+        assert "too long for a unix socket" in done.stderr
+        assert "Set PATCHYARD_HOME" in done.stderr
+        assert not home.parent.exists()
+    checks = {check["name"]: check for check in fresh.json("doctor", code=1, PATCHYARD_HOME=str(home))["checks"]}
+    assert "too long" in checks["redis"]["detail"]
+    assert "PATCHYARD_HOME" in checks["redis"]["remedy"]
+    longest = str(fresh.root / "y")
+    longest += "y" * (103 - len("/redis.sock") - len(longest))
+    assert fresh.cli("up", "--detach", "--workers", "0", PATCHYARD_HOME=longest).returncode == 0
+    fresh.cli("down", PATCHYARD_HOME=longest)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize("part", ["", "redis"])
+def test_a_full_disk_is_named_and_survived(fresh: Home, part: str) -> None:
+    with small_disk(Path(fresh.env["PATCHYARD_HOME"]) / part, mib=16 if part else 300) as disk:
+        fresh.up()
+        ballast = fill(disk)
+        doctor = {check["name"]: check for check in fresh.json("doctor", code=None)["checks"]}
+        assert "MiB are free" in doctor["disk"]["detail"]
+        assert "Free some space" in doctor["disk"]["remedy"]
+        refused = fresh.cli("exec", "--no-repo", "--detach", "hello", code=None)
+        if refused.returncode:  # Redis may be gone with the acknowledged submission: that one goes on afterwards
+            assert refused.returncode == 1
+            assert "No space left" in refused.stderr or "queue is not available" in refused.stderr
+            assert "Traceback" not in refused.stderr
+        ballast.unlink()
+        wait_for(lambda: fresh.json("status", code=None)["ready"], "the service comes back")
+        task = fresh.json("exec", "--no-repo", "--detach", "hello")["task_id"]
+        assert fresh.json("tasks", "show", task)["status"] == "queued"
+        listed = fresh.json("tasks", "list")["data"]
+        assert len(listed) == 1 + (refused.returncode == 0), "a refused task leaves no row"
+        fresh.cli("down")
+        assert fresh.leftovers() == []
+        if not part:
+            fill(disk, leave_mib=100)
+            done = fresh.cli("up", "--detach", code=1)
+            assert "disk" in done.stderr
+            assert "PATCHYARD_HOME" in done.stderr
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, *, mib: int) -> Iterator[Path]:
+    """A file system of its own at a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk: Path, *, leave_mib: int = 0) -> Path:
+    """Use up all space of a disk, or all but so much; the file to delete."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk)
+    size = free.f_bavail * free.f_frsize - leave_mib * 2**20
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    if not leave_mib:
+        with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+            while True:
+                file.write(b"x" * 512)
+    return ballast
+
+
 def test_an_api_that_does_not_start_shows_its_last_words(fresh: Home) -> None:
     done = fresh.cli("up", "--detach", "--workers", "0", code=1, PATCHYARD_STORE_URL="ftp://nowhere/x")
     assert "api ended with exit code 1 while starting" in done.stderr
@@ -118,7 +228,12 @@ def test_wrong_settings_are_named(fresh: Home) -> None:
     assert "api_port" in done.stderr
     (fresh.root / "h").mkdir()
     (fresh.root / "h" / "patchyard.toml").write_text("surprise = 1\n")
-    assert "surprise" in fresh.cli("status", code=2).stderr
+    assert "there is no setting surprise" in fresh.cli("status", code=2).stderr
+    (fresh.root / "h" / "patchyard.toml").write_text('model_bse_url = "x"\n')
+    done = fresh.cli("up", "--detach", code=2)
+    assert "there is no setting model_bse_url, did you mean model_base_url?" in done.stderr
+    assert "patchyard.toml" in done.stderr
+    assert "Nothing was running" in fresh.cli("down").stdout, "a service can be stopped whatever its settings are"
     (fresh.root / "h" / "patchyard.toml").write_text("not toml")
     assert "patchyard.toml" in fresh.cli("status", code=2).stderr
 

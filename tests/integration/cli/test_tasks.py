@@ -121,6 +121,8 @@ def test_unknown_things_are_not_found(running: Home) -> None:
     for args in (["tasks", "show", "nope"], ["tasks", "cancel", "nope"], ["tail", "nope"], ["rollout", "cat", "nope"]):
         done = running.cli(*args, code=1)
         assert "There is no task 'nope'" in done.stderr
+        assert "patchyard tasks list" in done.stderr
+        assert "Ctrl-C" not in done.stderr
     task_id = running.cli("exec", "x", "--no-repo", "--detach").stdout.strip()
     assert "has no patch" in running.cli("tasks", "patch", task_id, code=1).stderr
     running.cli("tasks", "cancel", task_id)

@@ -6,6 +6,7 @@ import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from patchyard.adapters.model import ProviderConfig, ResponsesClient
 from patchyard.agent.ports import ItemDone, ModelError, ModelRequest
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.model_items import InputText, Message
+from patchyard.replay import ReplayServer, parse_script
 from patchyard.replay.player import Frame
 from patchyard.testing import events as ev
 
@@ -70,6 +72,24 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         pass
     finally:
         writer.close()
+
+
+async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Pass on what comes, until it ends."""
+    try:
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()
+    except OSError:
+        pass
+    finally:
+        target.close()
+
+
+async def relay(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Everything to another port of this machine."""
+    far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+    await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
 
 
 @asynccontextmanager
@@ -130,20 +150,28 @@ def test_through_a_proxy_with_a_password(tmp_path: Path) -> None:
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
 
-        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            try:
-                while data := await source.read(65536):
-                    target.write(data)
-                    await target.drain()
-            except OSError:
-                pass
-            finally:
-                target.close()
-
         await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+
+    async def over_sockets(ca_file: Path, context: ssl.SSLContext) -> None:
+        server = ReplayServer(parse_script("steps: [{items: [{message: over the wire}]}]\nrepeat_last: true"))
+        await server.start()
+        inside = int(server.base_url.rpartition(":")[2].partition("/")[0])
+        async with listening(partial(relay, inside), context) as port, listening(tunnel) as proxy:
+            config = ProviderConfig(
+                base_url=f"https://127.0.0.1:{port}/v1",
+                ca_file=str(ca_file),
+                proxy=f"http://user:secret@127.0.0.1:{proxy}",
+                supports_websockets=True,
+            )
+            async with ResponsesClient(config) as client:
+                assert [await say(client) for _ in range(3)] == ["over the wire"] * 3
+            assert {entry.wire for entry in server.log.all()} == {"websocket"}
+            assert server.upgrades == 1
+        await server.close()
 
     async def run() -> None:
         ca_file, context = certificate(tmp_path)
+        await over_sockets(ca_file, context)
         async with listening(answer, context) as port, listening(tunnel) as proxy:
             config = ProviderConfig(
                 base_url=f"https://127.0.0.1:{port}/v1", ca_file=str(ca_file), proxy=f"http://user:secret@127.0.0.1:{proxy}"

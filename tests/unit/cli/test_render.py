@@ -79,7 +79,10 @@ def test_patches_plans_and_verification() -> None:
 def test_questions_say_how_to_answer() -> None:
     text = shown(events.ExecApprovalRequest(approval_id="A1", item_id="i", command=("rm", "-rf", "x"), cwd="/w", reason="why"))
     assert "rm -rf x" in text
-    assert "patchyard tasks answer T A1 accept|decline" in text
+    assert "patchyard tasks answer T A1 accept\n" in text
+    assert "patchyard tasks answer T A1 decline\n" in text
+    text = shown(events.PatchApprovalRequest(approval_id="A2", item_id="i", changes=()))
+    assert "patchyard tasks answer T A2 accept --patch\n" in text
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The one statement that the two databases spell differently for SQLAlchemy."""
 
+from functools import cache
 from typing import Any
 
+from sqlalchemy import Executable
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -10,6 +12,12 @@ from .tables import Base
 
 def insert_or_ignore(session: Session, table: type[Base], values: dict[str, Any]) -> bool:
     """Insert a row unless one of its unique keys is taken. False: it is; of several callers exactly one gets True."""
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(table).values(**values).on_conflict_do_nothing().returning(table.__table__.c.tenant_id)
-    return session.execute(statement).first() is not None
+    statement = _statement(table, postgres=session.get_bind().dialect.name == "postgresql")
+    return session.execute(statement, values).first() is not None
+
+
+@cache
+def _statement(table: type[Base], *, postgres: bool) -> Executable:
+    """Built once: making it anew takes longer than running it."""
+    insert = postgresql.insert if postgres else sqlite.insert
+    return insert(table).on_conflict_do_nothing().returning(table.__table__.c.tenant_id)
