@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from patchyard.adapters.queue import QueueCore, QueueError, ThreadClosedError, ThreadNotFound, ThreadRegistration, ThreadStatus
 from patchyard.adapters.store import ObjectStore, StoredSegments, StoreError
 from patchyard.adapters.workspace import WorkspaceError
-from patchyard.agent.agents.port import AgentOrder, AgentState, AgentStatus, AgentThreadError
+from patchyard.agent.agents.port import BUSY, AgentOrder, AgentState, AgentStatus, AgentThreadError
 from patchyard.agent.ports import SandboxError
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import TurnCompleted, TurnFailed, TurnInterrupted
@@ -72,7 +72,7 @@ class QueueAgents:
 
     async def changed(self, thread_ids: Sequence[str]) -> None:
         """See the port."""
-        while all([await self._status(thread_id) in ("queued", "running", "waiting") for thread_id in thread_ids]):
+        while all([await self._status(thread_id) in BUSY for thread_id in thread_ids]):  # noqa: ASYNC110 - in other processes
             await asyncio.sleep(_LOOK_S)
 
     async def close(self, thread_id: str) -> None:
