@@ -47,9 +47,7 @@ class _AgentTool:
     def _open(self, call: ToolCall, agents: tuple[str, ...], message: str | None = None) -> Callable[..., None]:
         """Show what is done; the answer closes the item."""
         journal, now_ms = self._thread.journal, self._thread.ports.clock.now_ms
-        item = SubAgentItem(
-            id=call.id, action=self.action, agents=agents, message=message, status=ItemStatus.IN_PROGRESS
-        )
+        item = SubAgentItem(id=call.id, action=self.action, agents=agents, message=message, status=ItemStatus.IN_PROGRESS)
         journal.post(ItemStarted(item=item, started_at=now_ms()))
 
         def close(status: ItemStatus = ItemStatus.COMPLETED, **changes: Any) -> None:
