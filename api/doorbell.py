@@ -4,14 +4,10 @@ import logging
 import queue
 import threading
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlsplit
+
+from patchyard.adapters.queue.broker import KEY_PREFIX, RUN_NEXT_TURN, TURNS, broker_url
 
 log = logging.getLogger(__name__)
-
-TASK_NAME = "patchyard.run_next_turn"
-QUEUE_NAME = "turns"
-KEY_PREFIX = "py:celery:"
-"""Prefix of Celery's own keys. These three are the workers' too; a contract test compares them."""
 
 _MAX_WAITING = 1000
 """Bells that wait for the broker. More are not needed: so many are enough to wake every worker."""
@@ -73,23 +69,13 @@ class CeleryDoorbell:
 
     def _send(self, app: Any, outages: tuple[type[Exception], ...]) -> None:
         try:
-            app.send_task(TASK_NAME, queue=QUEUE_NAME, ignore_result=True, retry=False)
+            app.send_task(RUN_NEXT_TURN, queue=TURNS, ignore_result=True, retry=False)
         except outages as error:
             if not self._failing:
                 log.warning("the doorbell is out of order, tasks start up to a second later: %s", error)
             self._failing = True
         else:
             self._failing = False
-
-
-def broker_url(redis_url: str) -> str:
-    """Our Redis URL as Celery's transport names it: a unix socket has a scheme of its own there."""
-    parts = urlsplit(redis_url)
-    if parts.scheme != "unix":
-        return redis_url
-    database = dict(parse_qsl(parts.query)).get("db", "0")
-    user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-    return f"redis+socket://{user}{parts.path}?virtual_host={database}"
 
 
 def _make_app(redis_url: str) -> Any:
@@ -102,6 +88,6 @@ def _make_app(redis_url: str) -> Any:
         broker_connection_timeout=2,
         task_ignore_result=True,
         task_serializer="json",
-        task_default_queue=QUEUE_NAME,
+        task_default_queue=TURNS,
     )
     return app

@@ -1,28 +1,9 @@
-"""How our processes talk to Celery's broker: address, settings, names of queues and tasks."""
+"""Celery's settings in a worker."""
 
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
+from patchyard.adapters.queue.broker import KEY_PREFIX, MAINTENANCE, RUN_MAINTENANCE, RUN_NEXT_TURN, TURNS, broker_url
 from patchyard.settings import Settings
-
-TURNS = "turns"
-"""Celery queue of doorbells."""
-MAINTENANCE = "maintenance"
-"""Celery queue of upkeep that somebody asks for."""
-RUN_NEXT_TURN = "patchyard.run_next_turn"
-RUN_MAINTENANCE = "patchyard.run_maintenance"
-KEY_PREFIX = "py:celery:"
-"""Prefix of Celery's own keys, apart from the queue core's."""
-
-
-def broker_url(redis_url: str) -> str:
-    """Our Redis URL as Celery's transport wants it: unix sockets have another scheme there."""
-    parts = urlsplit(redis_url)
-    if parts.scheme != "unix":
-        return redis_url
-    database = dict(parse_qsl(parts.query)).get("db", "0")
-    user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-    return f"redis+socket://{user}{parts.path}?virtual_host={database}"
 
 
 def configuration(settings: Settings) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import logging
 
 from celery import Celery
 
+from patchyard.adapters.queue.broker import RUN_MAINTENANCE, RUN_NEXT_TURN
+
 from . import process
-from .broker import RUN_MAINTENANCE, RUN_NEXT_TURN
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from patchyard.adapters.queue.broker import KEY_PREFIX, RUN_NEXT_TURN, TURNS
 from patchyard.settings import Settings
-from workers.broker import KEY_PREFIX, RUN_NEXT_TURN, TURNS, configuration
+from workers.broker import configuration
 
 T = TypeVar("T")
 

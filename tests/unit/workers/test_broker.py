@@ -3,8 +3,9 @@ import sys
 
 import pytest
 
+from patchyard.adapters.queue.broker import RUN_MAINTENANCE, RUN_NEXT_TURN, broker_url
 from patchyard.settings import Settings
-from workers.broker import RUN_MAINTENANCE, RUN_NEXT_TURN, broker_url, configuration
+from workers.broker import configuration
 
 
 @pytest.mark.parametrize(
