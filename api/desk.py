@@ -142,16 +142,17 @@ class TaskDesk:
         """Project what the job in the workers has not yet, so that whoever saw an event also sees it here."""
         try:
             state = await self._queue.thread_state(task.thread_id)
-            if state is None or not await self._project(task, state):
+            if state is None:
                 return task
+            await self._project(task, state)
         except QueueError as error:
             log.warning("task %s is shown as the catalog has it: %s", task.id, error)
             return task
+        # Read again also if nothing was left to project: the job may have done it since the first look.
         return await self._catalog.get_task(task.tenant_id, task.id)
 
-    async def _project(self, task: TaskView, state: ThreadState) -> bool:
+    async def _project(self, task: TaskView, state: ThreadState) -> None:
         applied = await self._catalog.applied_through(task.tenant_id, task.thread_id)
-        changed = False
         for _ in range(_CATCH_UP_PAGES):
             if applied >= state.next_ordinal - 1:
                 break
@@ -162,8 +163,7 @@ class TaskDesk:
             result = await self._catalog.apply_lines(task.tenant_id, task.thread_id, [decode_line(line.json) for line in lines])
             if isinstance(result, ProjectionGap):
                 break
-            applied, changed = result.applied_through, True
-        return changed
+            applied = result.applied_through
 
     async def cancel(self, caller: Caller, task_id: str, trace: TraceContext) -> TaskView:
         """Stop a task. One that waits ends here and now; a running one within a second. NotFound, QueueError."""

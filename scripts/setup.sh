@@ -61,7 +61,10 @@ else
   note "Docker: engine $(docker version --format '{{.Server.Version}}') answers"
 fi
 say "Sandbox image"
-PATCHYARD_HOME=${PATCHYARD_HOME:-$PWD/.patchyard} .venv/bin/python sandbox_images/build.py
+.venv/bin/python sandbox_images/build.py --home "$PWD/.patchyard"
+# `patchyard` looks for its image in its own home.
+home=${PATCHYARD_HOME:-$HOME/.patchyard}
+[ "$home" -ef .patchyard ] || { mkdir -p -m 700 "$home"; cp .patchyard/images.lock.json "$home/images.lock.json"; }
 [ "$want" = demo ] && exit 0
 
 say "Test tools"

@@ -102,7 +102,10 @@ async def queue(settings: Settings) -> list[CheckResult]:
         health = await core.check()
     except QueueUnavailable as error:
         remedy = "Start it with `patchyard up`, or set PATCHYARD_REDIS_URL to a Redis or Valkey 7 or newer."
-        return _result("redis", "failed", error.info.message, remedy)
+        cause = str(error.__cause__ or error.info.message)
+        return _result(
+            "redis", "failed", f"no Redis answers at {_without_password(settings.effective_redis_url)}: {cause}", remedy
+        )
     finally:
         await core.close()
     told = f"{health.server} {health.version}, appendonly {'yes' if health.appendonly else 'no'}, fsync {health.appendfsync}"

@@ -69,6 +69,17 @@ class Spend:
                 return f"{used:g} of {limit:g} {name}"
         return None
 
+    def left(self, now_ms: int) -> Budgets:
+        """What an agent that this turn pays for may spend: the rest of the turn's budgets."""
+        b = self.budgets
+        return Budgets(
+            model_requests=None if b.model_requests is None else max(1, b.model_requests - self.model_requests),
+            tool_calls=None if b.tool_calls is None else max(1, b.tool_calls - self.tool_calls),
+            tokens=None if b.tokens is None else max(1, b.tokens - tokens.total(self.usage)),
+            wall_time_s=None if b.wall_time_s is None else max(1.0, b.wall_time_s - self.elapsed_s(now_ms)),
+            cost_usd=None if b.cost_usd is None else max(1e-6, b.cost_usd - (self.cost_usd or 0.0)),
+        )
+
     def wall_time_left(self, now_ms: int) -> float | None:
         """Seconds; None: no limit."""
         limit = self.budgets.wall_time_s

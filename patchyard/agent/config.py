@@ -9,6 +9,7 @@ from patchyard.protocol.ops import TurnOverrides
 from patchyard.protocol.policies import ApprovalPolicy, SandboxPolicy
 from patchyard.protocol.tasks import TaskSpec
 
+from .agents.port import AgentThreads
 from .ports import Clock, ModelClient, SandboxSource, Telemetry, ThreadChannel, TurnGate
 from .prompts import family_for
 
@@ -23,6 +24,8 @@ class Ports:
     gate: TurnGate
     telemetry: Telemetry
     clock: Clock
+    agents: AgentThreads | None = None
+    """None: the agent can't start others."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class SessionConfig:
     """Most tokens of one tool output."""
     sessions_limit: int = 64
     """Commands that may run at once in one thread."""
+    agents_limit: int = 4
+    """Agents that a thread's agent may have open at once."""
+    agent_depth: int = 0
+    """0: a task's own agent; 1: one that it started; …"""
+    agents_depth_limit: int = 1
+    """Agents at this depth start no others."""
     secrets: tuple[str, ...] = ()
     """Values that must never leave the process."""
     command_env: Mapping[str, str] = field(default_factory=dict)

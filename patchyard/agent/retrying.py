@@ -11,6 +11,8 @@ from .thread import Thread
 
 _FIRST_DELAY_S = 0.2
 _LONGEST_DELAY_S = 30.0
+_STILL_LIMITED_S = 60.0
+"""A provider whose rate limit outlasts all tries is asked again after so long; meanwhile the turn holds nothing."""
 _JITTER = 0.1
 """Share by which a delay varies, so that many turns do not come back at once."""
 
@@ -20,18 +22,23 @@ async def pause_before_retry(thread: Thread, error: ModelError, attempt: int) ->
     config, clock = thread.config, thread.ports.clock
     if error.code is ErrorCode.CONTEXT_WINDOW_EXCEEDED:
         raise ContextOverflow(error.info) from error
-    if not error.retryable or attempt > config.stream_retries:
+    used_up = attempt > config.stream_retries
+    limited = error.code is ErrorCode.MODEL_RATE_LIMITED
+    if not error.retryable or (used_up and not limited):
         raise TurnError(error.info) from error
     delay = _backoff(attempt) if error.retry_after_s is None else error.retry_after_s
+    if used_up:
+        delay = max(delay, _STILL_LIMITED_S)
+    how = "the turn waits and tries again" if used_up else f"trying again ({attempt} of {config.stream_retries})"
     event = StreamError(
-        message=f"The model request failed, trying again ({attempt} of {config.stream_retries}): {error.info.message}",
+        message=f"The model request failed, {how}: {error.info.message}",
         attempt=attempt,
         max_attempts=config.stream_retries,
         retry_in_ms=round(delay * 1000),
         error=error.info,
     )
     await thread.journal.commit(event)
-    if delay > config.hold_time_s:
+    if used_up or delay > config.hold_time_s:
         raise ParkTurn("retry_time", clock.now_ms() + round(delay * 1000))
     await clock.sleep(delay)
 

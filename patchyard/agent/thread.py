@@ -7,6 +7,7 @@ from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.rollout_lines import Standing
 from patchyard.rollout import RestoredThread
 
+from .agents.agents import Agents
 from .approvals import Approvals, Questions
 from .compaction.hooks import CompactionHooks
 from .config import Ports, SessionConfig, Settings
@@ -60,12 +61,13 @@ class Thread:
         self.hooks = Hooks(config, ports, self.journal, lambda: self.active_settings)
         self.compaction_hooks: CompactionHooks = self.hooks.compaction
         self.approvals.hooks = self.hooks
+        self.agents = Agents(config, ports.agents, clock, children=known.agents, on_change=self.record_standing)
         self.journal.standing = self._standing_to_repeat
         self._instructions: dict[str, Sequence[tuple[str, str]]] = {}
 
     def standing(self) -> Standing:
         """What a successor has to know of this thread."""
-        return Standing(approved=self.approvals.approved())
+        return Standing(approved=self.approvals.approved(), agents=self.agents.children())
 
     def record_standing(self) -> None:
         """Record it after a change."""

@@ -127,6 +127,17 @@ class ContextCompactionItem(_Item):
     """Estimate of the window that it opened."""
 
 
+class SubAgentItem(_Item):
+    """Something that the agent did with other agents."""
+
+    type: Literal["sub_agent"] = "sub_agent"
+    action: Literal["spawn", "send", "wait", "close"]
+    agents: tuple[str, ...] = ()
+    """Their thread ids."""
+    message: str | None = None
+    status: ItemStatus
+
+
 Item = Annotated[
     UserMessageItem
     | AgentMessageItem
@@ -135,6 +146,7 @@ Item = Annotated[
     | FileChangeItem
     | McpToolCallItem
     | PlanItem
-    | ContextCompactionItem,
+    | ContextCompactionItem
+    | SubAgentItem,
     Field(discriminator="type"),
 ]

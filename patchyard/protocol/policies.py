@@ -70,6 +70,6 @@ class Budgets(WireModel):
     tokens: int | None = Field(default=None, ge=1)
     """Input plus output tokens over all requests of the turn."""
     wall_time_s: float | None = Field(default=3600, gt=0)
-    """Seconds from the turn's start, over all its segments."""
+    """Seconds that a worker has the turn, over all its segments: time parked does not count."""
     cost_usd: float | None = Field(default=None, gt=0)
     """Counts only requests whose model has a price in the provider's configuration."""

@@ -115,7 +115,8 @@ class HookSpec(WireModel):
     """A command that runs inside the sandbox at an event: JSON on its standard input, an answer on its standard output."""
 
     matcher: Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)] | None = None
-    """Regular expression for the whole tool name, source (SessionStart) or trigger (compaction). None or `*` fits all."""
+    """Regular expression for the whole tool name (`Bash` is another one of exec_command), source (SessionStart) or trigger
+    (compaction). None or `*` fits all."""
     command: Annotated[str, StringConstraints(min_length=1, max_length=65536)]
     timeout_s: float = Field(default=60, gt=0, le=600)
 

@@ -14,6 +14,7 @@ from patchyard.protocol.ops import Op, Submission, TraceContext
 from patchyard.protocol.tasks import TaskSpec
 from patchyard.rollout import RestoredThread
 
+from .agents import ScriptedAgents
 from .builders import spec as default_spec
 from .builders import turn_input
 from .clock import FakeClock
@@ -104,6 +105,7 @@ class AgentHarness:
         gate: Mapping[str, Any] | None = None,
         clock: FakeClock | None = None,
         price: float | None = None,
+        agents: ScriptedAgents | None = None,
         **config: Any,
     ) -> None:
         self.clock = clock or FakeClock()
@@ -113,6 +115,7 @@ class AgentHarness:
         self.source = ScriptedSource(self.clock, self.box, **(source or {}))
         self.gate = ScriptedGate(self.clock, **(gate or {}))
         self.telemetry = RecordingTelemetry()
+        self.agents = agents
         self.config = SessionConfig(
             tenant_id="default",
             thread_id=self.channel.thread_id,
@@ -124,7 +127,7 @@ class AgentHarness:
 
     def new_session(self, restored: RestoredThread | None = None) -> Session:
         """A session over the present doubles."""
-        ports = Ports(self.channel, self.model, self.source, self.gate, self.telemetry, self.clock)
+        ports = Ports(self.channel, self.model, self.source, self.gate, self.telemetry, self.clock, self.agents)
         return Session(self.config, ports, restored)
 
     def submit(self, op: Op | None = None) -> Submission:

@@ -126,6 +126,10 @@ class TurnBoxes:
         base = await self._base()
         return await compute_diff(box, base.commit, policy=self._policy)
 
+    async def base_commit(self) -> str | None:
+        """The commit that the thread works on; None without a repository. WorkspaceError, StoreError."""
+        return None if isinstance(self._spec.repository, NoSource) else (await self._base()).commit
+
     async def keep(self, patch: Patch) -> None:
         """Remember a patch as the state of the thread's work tree. StoreError."""
         if patch.data == (self._kept or b""):

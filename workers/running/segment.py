@@ -24,6 +24,7 @@ from patchyard.protocol.tasks import TaskSpec, TaskStatus
 from patchyard.rollout import RestoredThread, RolloutError, decode_line, load_thread, read_back, thread_prefix
 from workers.parts import Parts
 
+from .agents import QueueAgents, depth_of
 from .boxes import TurnBoxes
 from .channel import WorkerChannel
 from .delivery import Delivery
@@ -123,6 +124,9 @@ class Segment:
             gate=delivery,
             telemetry=self._telemetry,
             clock=self._parts.clock,
+            agents=QueueAgents(
+                self._parts.queue, self._parts.store, self._parts.boxes.snapshots, self._owner(), spec=spec, boxes=boxes
+            ),
         )
         self._session = Session(self._config(spec), ports, start.restored)
         if self._suspended.is_set():
@@ -191,18 +195,20 @@ class Segment:
 
     def _boxes(self, spec: TaskSpec, restored: RestoredThread | None) -> TurnBoxes:
         claim = self._claim
-        owner = Owner(
-            claim.tenant_id, claim.thread_id, claim.active_turn_id or claim.thread_id, self._parts.worker_id, claim.fence
-        )
         return TurnBoxes(
             self._parts.boxes,
-            owner,
+            self._owner(),
             spec=spec,
             policy=_policy(spec, restored),
             channel=self._channel,
             telemetry=self._telemetry,
             segment=max(1, claim.segment),
         )
+
+    def _owner(self) -> Owner:
+        claim = self._claim
+        turn_id = claim.active_turn_id or claim.thread_id
+        return Owner(claim.tenant_id, claim.thread_id, turn_id, self._parts.worker_id, claim.fence)
 
     def _config(self, spec: TaskSpec) -> SessionConfig:
         settings, claim = self._parts.settings, self._claim
@@ -223,6 +229,7 @@ class Segment:
             stream_retries=settings.model_stream_retries,
             hold_time_s=settings.hold_time_s,
             secrets=self._parts.secrets,
+            agent_depth=depth_of(spec),
         )
 
     async def _give_up(self, error: ErrorInfo) -> None:

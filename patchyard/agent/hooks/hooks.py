@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -26,6 +26,8 @@ from .process import HookCommand, run_hook
 REPOSITORY_FILE = ".patchyard/hooks.toml"
 _CONTEXT_TOKENS = 2_500
 """Most of what one hook may tell the model."""
+_TOLD_NAMES = {"exec_command": "Bash"}
+"""Tool names as Codex tells them to hooks: people bring theirs along. A matcher may name either."""
 
 Source = Literal["startup", "resume", "compact"]
 Trigger = Literal["manual", "auto"]
@@ -58,16 +60,16 @@ class Hooks:
 
     async def before_tool(self, name: str, tool_input: Any, call_id: str) -> Verdict:
         """Before a tool runs. May refuse it or change its input."""
-        return await self._run(HookEvent.PRE_TOOL_USE, _tool(name, tool_input, call_id), subject=name)
+        return await self._run(HookEvent.PRE_TOOL_USE, _tool(name, tool_input, call_id), tool=name)
 
     async def after_tool(self, name: str, tool_input: Any, call_id: str, response: str) -> Verdict:
         """After a tool ran. A refusal replaces what the model reads of it."""
         fields = {**_tool(name, tool_input, call_id), "tool_response": response}
-        return await self._run(HookEvent.POST_TOOL_USE, fields, subject=name)
+        return await self._run(HookEvent.POST_TOOL_USE, fields, tool=name)
 
     async def permission(self, name: str, tool_input: Any, call_id: str) -> Verdict:
         """Before a person is asked. A hook that fails is a no."""
-        verdict = await self._run(HookEvent.PERMISSION_REQUEST, _tool(name, tool_input, call_id), subject=name)
+        verdict = await self._run(HookEvent.PERMISSION_REQUEST, _tool(name, tool_input, call_id), tool=name)
         if verdict.failures and verdict.permission != "deny":
             why = f"a PermissionRequest hook failed, and so it counts as refused: {verdict.failures[0]}"
             return Verdict(block=why, permission="deny")
@@ -96,8 +98,9 @@ class Hooks:
 
     # --- running
 
-    async def _run(self, event: HookEvent, fields: Mapping[str, Any], *, subject: str = "") -> Verdict:
-        hooks = [hook for hook in await self._hooks(event) if _fits(hook, subject)]
+    async def _run(self, event: HookEvent, fields: Mapping[str, Any], *, subject: str = "", tool: str = "") -> Verdict:
+        subjects = {tool, _told_name(tool)} if tool else {subject}
+        hooks = [hook for hook in await self._hooks(event) if _fits(hook, subjects)]
         if not hooks:
             return NOTHING
         self._journal.post(*(HookStarted(event=event.value, command=hook.command) for hook in hooks))
@@ -187,8 +190,13 @@ class CompactionAnswers:
 
 
 def _tool(name: str, tool_input: Any, call_id: str) -> dict[str, Any]:
-    return {"tool_name": name, "tool_input": tool_input, "tool_use_id": call_id}
+    return {"tool_name": _told_name(name), "tool_input": tool_input, "tool_use_id": call_id}
 
 
-def _fits(hook: HookSpec, subject: str) -> bool:
-    return hook.matcher in (None, "", "*") or re.fullmatch(hook.matcher or "", subject) is not None
+def _told_name(tool: str) -> str:
+    return _TOLD_NAMES.get(tool, tool)
+
+
+def _fits(hook: HookSpec, subjects: Collection[str]) -> bool:
+    matcher = hook.matcher
+    return matcher in (None, "", "*") or any(re.fullmatch(matcher or "", subject) for subject in subjects)

@@ -34,6 +34,11 @@ _SHARED = (
     "tools/update_plan.md",
     "tools/view_image.md",
     "tools/request_user_input.md",
+    "tools/spawn_agent.md",
+    "tools/send_input.md",
+    "tools/wait_agent.md",
+    "tools/close_agent.md",
+    "agent.md",
 )
 """Texts that all families have in common."""
 
@@ -68,6 +73,11 @@ def window_text(name: str) -> str:
 def review_prompt() -> str:
     """What a review turn is told before its target."""
     return _text("review.md")
+
+
+def agent_instruction(order: str) -> str:
+    """What a sub-agent is told: where it stands, then its order."""
+    return f"{_text('agent.md')}\n\n{order}"
 
 
 def tool_description(name: str) -> str:

@@ -35,4 +35,7 @@ def family_for(model: str, named: PromptFamily | None = None) -> PromptFamily:
     if named is not None:
         return named
     bare = model.rsplit("/", 1)[-1].lower()
-    return next((family.name for family in FAMILIES.values() if bare.startswith(family.prefixes)), "default")
+    for name, family in FAMILIES.items():
+        if bare.startswith(family.prefixes):
+            return name
+    return "default"

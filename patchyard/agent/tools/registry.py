@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from patchyard.agent.agents.tools import agent_tools
 from patchyard.agent.thread import Thread
 
 from .apply_patch import ApplyPatch
@@ -41,5 +42,6 @@ def registry_for(thread: Thread) -> Registry:
             UpdatePlan(thread),
             ViewImage(thread),
             RequestUserInputTool(thread),
+            *agent_tools(thread),
         )
     )

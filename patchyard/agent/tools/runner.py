@@ -50,6 +50,7 @@ class CallRunner:
         over = limit is not None and self._spend.tool_calls >= limit
         self._spend.tool_calls += 1
         task = asyncio.create_task(self._run(call, tool, before, over=over))
+        task.add_done_callback(_seen)
         self._running.append(_Running(call, tool, task))
 
     async def settle(self) -> None:
@@ -167,3 +168,9 @@ class CallRunner:
         if verdict.stop is not None:
             self.stop_reason = self.stop_reason or verdict.stop
         return output if verdict.block is None else verdict.block
+
+
+def _seen(task: "asyncio.Task[ToolOutput]") -> None:
+    """When the lease is lost nobody waits for it any more: its failure must not be reported as forgotten."""
+    if not task.cancelled():
+        task.exception()

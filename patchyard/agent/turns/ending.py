@@ -93,7 +93,7 @@ class Ending:
         killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace, kept=False))
         if step is not None:
             await step.runner.abort(why)
-        await killing
+        await asyncio.gather(killing, self._thread.agents.close_all(grace_s=grace))
         for call in self._thread.history.open_calls():
             self._journal.post(output_for(call, why))
         self._thread.questions.void_all()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
+from patchyard.agent.config import Settings
 from patchyard.agent.context.untrusted import fence
 from patchyard.agent.prompts import base_instructions, prompt_version
 from patchyard.agent.thread import Thread
@@ -155,9 +156,8 @@ def session_configured(thread: Thread) -> SessionConfigured:
     return SessionConfigured(model=thread.settings.model, cwd=config.cwd, rollout_prefix=config.rollout_prefix)
 
 
-def turn_context(thread: Thread, turn_id: str) -> TurnContext:
-    """Settings that the turn runs with."""
-    settings = thread.active_settings
+def turn_context(thread: Thread, turn_id: str, settings: Settings) -> TurnContext:
+    """Settings that the turn runs with, as far as they last."""
     return TurnContext(
         turn_id=turn_id,
         model=settings.model,

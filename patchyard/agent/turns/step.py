@@ -53,7 +53,7 @@ class Step:
         self._output_schema = output_schema
         self._final = final
         """No tools are offered: only an answer is wanted."""
-        self._kind = kind
+        self._kind: Literal["turn", "review"] = kind
         self.runner = CallRunner(thread, registry, spend, turn_id)
 
     async def run(self) -> StepResult:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from patchyard.agent.budget import Spend
 from patchyard.agent.config import Settings
+from patchyard.agent.context import tokens
 from patchyard.agent.context.history import Call
 from patchyard.agent.context.surroundings import Surroundings, look, tell
 from patchyard.agent.errors import BudgetExceeded, CompactionRefused, ContextOverflow, ParkTurn, StopTurn, TurnError
@@ -62,6 +63,7 @@ class Turn:
             self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
         spend = _spend(thread, recovery, thread.ports.clock.now_ms())
+        thread.agents.spend, thread.agents.turn_id = spend, turn_id
         self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
         self._registry = registry
@@ -230,7 +232,7 @@ class Turn:
         context = await self._surroundings()
         consumed = [self.id] if submission is not None else []
         payloads = (
-            records.turn_context(thread, self.id),
+            records.turn_context(thread, self.id, self._lasting_settings()),
             *context,
             *hooks.notes(started),
             *self._context(),
@@ -242,6 +244,10 @@ class Turn:
             raise TurnError(_stopped_by_hook("SessionStart", started.stop))
         if refusal is not None:
             raise TurnError(_stopped_by_hook("UserPromptSubmit", refusal))
+
+    def _lasting_settings(self) -> Settings:
+        """What later turns go on with."""
+        return self._thread.active_settings
 
     def _context(self) -> tuple[Message, ...]:
         """What this kind of turn tells the model before its input."""
@@ -387,6 +393,7 @@ class Turn:
         if await self.state.deliver_steers():
             return False
         await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s, kept=False)
+        await self._thread.agents.close_all(grace_s=None)
         self._ending.close_items()
         events = [*self._results(), *await self._thread.ports.gate.at_end(self.state.outcome(TurnStatus.COMPLETED, None))]
         while True:
@@ -418,14 +425,17 @@ def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
         return Spend(budgets, now_ms)
     turn = recovery.turn
     told = records.was_told_to_wrap_up(thread.journal.world, turn.turn_id)
+    usage, cost = turn.usage, turn.cost_usd
+    for child in thread.agents.spent_in(turn.turn_id):
+        usage, cost = tokens.add(usage, child.usage), tokens.add_cost(cost, child.cost_usd)
     return Spend(
         budgets,
         # As if it had begun just so long ago as it was worked on: time without a worker is nobody's work.
         now_ms - turn.active_ms,
         model_requests=turn.model_requests,
         tool_calls=turn.tool_calls,
-        usage=turn.usage,
-        cost_usd=turn.cost_usd,
+        usage=usage,
+        cost_usd=cost,
         warned=told,
         wrapped_up=told,
     )

@@ -30,11 +30,14 @@ from patchyard.cli.running.asking import Answer, Asker, can_ask
 from patchyard.cli.running.outcome import exit_code_of
 from patchyard.cli.running.source import git_facts, is_url, resolve_source, upload_overlay
 from patchyard.cli.running.watch import Interrupts, watch_task
-from patchyard.client import NotFound, PatchyardClient
+from patchyard.client import NotFound, PatchyardClient, PatchyardError
 from patchyard.protocol.events import Event
 from patchyard.protocol.policies import ApprovalMode, SandboxPolicy
 from patchyard.protocol.tasks import NoSource, RepositorySource, SetupSpec, TaskCreateResponse, TaskSpec, TaskView, VerifySpec
 from patchyard.settings import Settings
+
+_RESULT_S = 60.0
+"""How long the result of a task that has ended is asked for."""
 
 
 @dataclass(frozen=True)
@@ -213,13 +216,29 @@ async def _submit_and_watch(config: Settings, job: Job, manner: Manner) -> int:
                 return ExitCode.OK
             with _printer(client, created, manner) as show:
                 interrupted = await watch_task(client, created.task_id, show, interrupts=interrupts)
-            task = await client.get_task(created.task_id)
+            task = await interrupts.unless(interrupts.second, _result_of(client, created.task_id))
             written = await _write_patch(client, task, manner.output)
     _show_result(task, manner, seconds=time.monotonic() - started, patch_file=written)
     if interrupted:
         notice(f"Look at it: patchyard tasks show {task.id}")
         return ExitCode.INTERRUPTED
     return exit_code_of(task)
+
+
+async def _result_of(client: PatchyardClient, task_id: str) -> TaskView:
+    """The task as it ended. A part of the service that is away just now is waited for: the work is done."""
+    give_up_at = time.monotonic() + _RESULT_S
+    told = False
+    while True:
+        try:
+            return await client.get_task(task_id)
+        except PatchyardError as error:
+            if not error.retryable or time.monotonic() > give_up_at:
+                raise
+            if not told:
+                notice(f"The result can't be read yet, trying again: {error.message}")
+                told = True
+        await asyncio.sleep(1)
 
 
 def _say_submitted(created: TaskCreateResponse, manner: Manner) -> None:

@@ -116,6 +116,8 @@ class StreamView:
                 self._line("⚙", f"{safe(item.server)}.{safe(item.tool)}{ending} {duration(item.duration_ms)}")
             case items.ContextCompactionItem():
                 self._line("⟲", "the history was compacted", "dim")
+            case items.SubAgentItem():
+                self._line("⑂", f"{item.action} agent {one_line(item.message or ', '.join(item.agents), 120)}", "dim")
             case items.UserMessageItem() | items.PlanItem():
                 return
             case _:

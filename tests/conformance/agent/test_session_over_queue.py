@@ -192,7 +192,9 @@ def test_a_persons_command_runs_after_the_turn_under_its_own_id(backend):  # noq
             await h.until(lambda: h.session._turn.state.later)
             pause.until.set()
             await task
-            turns = [line.turn_id for line in await h.lines() if line.type == "event_msg" and line.payload.type == "turn_completed"]
+            turns = [
+                line.turn_id for line in await h.lines() if line.type == "event_msg" and line.payload.type == "turn_completed"
+            ]
             assert turns[1:] == [own.submission_id]
             assert (await kit.core.thread_state(thread)).status == "idle"
 

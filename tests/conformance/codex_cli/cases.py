@@ -3,6 +3,7 @@
 A case has `steps` and `repeat_last` (docs/subsystems/replay.md) and may have
 files    the workspace before it: path -> text
 codex    overrides of Codex' configuration, as after its `-c`
+hooks    event -> hooks, each with a command and perhaps a matcher; what a hook writes to hook*.json is its input
 schema   JSON Schema of the answer
 window   tokens of the model's context window; at 80 % of it both compact
 sockets  over a WebSocket
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from patchyard.protocol.tasks import HookEvent, HookSpec
 from patchyard.replay.script import FirstRequest, PerThreadScript, Played, Script, Step
 
 HERE = Path(__file__).parent
@@ -56,6 +58,7 @@ class Case(BaseModel):
     repeat_last: bool = False
     files: dict[str, str] = Field(default_factory=dict)
     codex: tuple[str, ...] = ()
+    hooks: dict[HookEvent, tuple[HookSpec, ...]] = Field(default_factory=dict)
     answer_schema: dict[str, Any] | None = Field(default=None, alias="schema")
     window: int | None = None
     sockets: bool = False

@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from patchyard.protocol.tasks import HookEvent, HookSpec
 from tests.conformance.codex_cli.cases import Case, Counted
 
 VERSION = "0.159.2"
@@ -81,6 +83,14 @@ class CodexHome:
         # A CODEX_HOME below the temporary folder gets no helper aliases: the helper must be found on the PATH instead.
         (tools / "codex-linux-sandbox").symlink_to(self.program)
 
+    def add_hooks(self, hooks: Mapping[HookEvent, Sequence[HookSpec]]) -> None:
+        """Configure them."""
+        with (self.folder / "home" / "config.toml").open("a") as config:
+            for event, hook in ((event, hook) for event, several in hooks.items() for hook in several):
+                matcher = f"matcher = {json.dumps(hook.matcher)}\n" if hook.matcher else ""
+                config.write(f'[[hooks.{event.value}]]\n{matcher}[[hooks.{event.value}.hooks]]\ntype = "command"\n')
+                config.write(f"command = {json.dumps(hook.command)}\n")
+
     def environment(self) -> dict[str, str]:
         """Nothing of ours gets in, and nothing gets out but to the loopback."""
         return {
@@ -105,6 +115,9 @@ def _overrides(overrides: tuple[str, ...]) -> list[str]:
 async def play_exec(home: CodexHome, case: Case) -> list[str]:
     """How the turns ended: one."""
     argv = home.exec_command(case.do[0].turn or "", *case.overrides)
+    if case.hooks:
+        argv[2:2] = ["--dangerously-bypass-hook-trust"]
+        home.add_hooks(case.hooks)
     if case.answer_schema is not None:
         schema = home.folder / "schema.json"
         schema.write_text(json.dumps(case.answer_schema))

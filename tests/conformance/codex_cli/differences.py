@@ -45,7 +45,10 @@ def compare(case: Case, codex: Observed, patchyard: Observed) -> list[Difference
     found += _compare_values("file", codex.files, patchyard.files)
     names = {name for name in (*codex.offer, *patchyard.offer) if any(re.fullmatch(p, name) for p in case.offer)}
     offers = [{name: value for name, value in side.offer.items() if name in names} for side in (codex, patchyard)]
-    return found + _compare_values("", *offers)
+    differing = _compare_values("", *offers)
+    only_one_has = {d.where for d in differing if NOTHING in (d.codex, d.patchyard)}
+    # The parameters of a tool that only one offers are no news.
+    return found + [d for d in differing if d.where.partition(",")[0] not in only_one_has - {d.where}]
 
 
 def _at(requests: Sequence[tuple[str, ...]], number: int) -> tuple[str, ...] | None:

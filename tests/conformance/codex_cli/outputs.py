@@ -27,7 +27,8 @@ _CLASSES = {
     "patch refused: no such file": _BAD_PATCH + r".*(No such file or directory|there is no such file).*",
     "patch refused: two operations on one path": _BAD_PATCH + r".*multiple operations target .*",
     "patch refused: call apply_patch": _BAD_PATCH + r".*without explicit call to apply_patch.*",
-    "no such image": r"unable to locate image at .*|There is no (image|file) .*|.*no such file.*",
+    "no such image": r"unable to locate image at .*|There is no (image|file) .*",
+    "not an image": r"unable to process image: .*|\S+ is not a PNG, .*",
 }
 """Both programs' words for each class."""
 _SHOWN = 12

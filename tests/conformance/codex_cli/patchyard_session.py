@@ -2,14 +2,12 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from patchyard.adapters.model import ProviderConfig, ResponsesClient
 from patchyard.adapters.sandbox import Box, BoxLabels, BoxMount, BoxSpec, DockerBoxes
 from patchyard.agent.config import Ports, SessionConfig
-from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.session import Session
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.events import DurableMsg, ItemStarted, OpRejected, TurnFailed
@@ -17,40 +15,18 @@ from patchyard.protocol.items import CommandExecutionItem
 from patchyard.protocol.ops import Compact, Interrupt, Steer
 from patchyard.protocol.policies import ApprovalMode, DangerFullAccess
 from patchyard.testing.builders import spec, turn_input
-from patchyard.testing.harness import RecordingTelemetry
+from patchyard.testing.harness import RecordingTelemetry, ScriptedGate
 from patchyard.testing.memory_channel import MemoryChannel
 from tests.conformance.codex_cli.cases import Case, Counted
+from workers.parts import SystemClock
 
 _ENDS = {"turn_completed": "completed", "turn_failed": "failed", "turn_interrupted": "interrupted"}
-
-
-class _Clock:
-    """The system's."""
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-class _Gate:
-    """Nothing to verify."""
-
-    async def before_complete(self, outcome: TurnOutcome) -> str | None:
-        return None
-
-    async def at_end(self, outcome: TurnOutcome) -> Sequence[DurableMsg]:
-        return ()
 
 
 class _Channel(MemoryChannel):
     """Says when a command starts and when a turn ends."""
 
-    def __init__(self, clock: _Clock) -> None:
+    def __init__(self, clock: SystemClock) -> None:
         super().__init__(clock)  # type: ignore[arg-type]
         self.commands = Counted()
         self.turns = Counted()
@@ -112,13 +88,13 @@ class _OneBox:
 
 async def play(boxes: DockerBoxes, image: str, workspace: Path, case: Case, *, base_url: str, requests: Counted) -> list[str]:
     """How the turns ended, in order."""
-    clock = _Clock()
+    clock = SystemClock()
     channel = _Channel(clock)
     source = _OneBox(boxes, image, workspace, channel.thread_id)
     config = SessionConfig(
         tenant_id="default",
         thread_id=channel.thread_id,
-        spec=spec(approval=ApprovalMode.NEVER, sandbox=DangerFullAccess()),
+        spec=spec(approval=ApprovalMode.NEVER, sandbox=DangerFullAccess(), hooks=case.hooks),
         model="gpt-5.5",
         stream_retries=2,
         linger_s=60,
@@ -126,7 +102,7 @@ async def play(boxes: DockerBoxes, image: str, workspace: Path, case: Case, *, b
     )
     provider = ProviderConfig(name="replay", base_url=base_url, request_retries=1, supports_websockets=case.sockets)
     async with ResponsesClient(provider) as model:
-        ports = Ports(channel, model, source, _Gate(), RecordingTelemetry(), clock)
+        ports = Ports(channel, model, source, ScriptedGate(clock), RecordingTelemetry(), clock)
         running = asyncio.create_task(Session(config, ports).run())
         try:
             acting = asyncio.create_task(_act(channel, case, requests))

@@ -14,8 +14,14 @@ _NOTES = {
     "environment": r"<environment_context>.*</environment_context>",
     "turn aborted": r"<turn_aborted>.*</turn_aborted>",
 }
+_HOOK_PROMPT = re.compile(r"<hook_prompt[^>]*>(.*)</hook_prompt>", re.DOTALL)
 _AGENTS_MD = re.compile(r"# AGENTS\.md instructions for .*?<INSTRUCTIONS>\n(.*)\n</INSTRUCTIONS>", re.DOTALL)
 _SUMMARY = re.compile(r"\S.*(SUMMARY: [^\n]*)\s*(?:</\w+>)?", re.DOTALL)
+_HOOK_INPUT = re.compile(r"hook.*\.json")
+_HOOK_VALUES = (
+    "hook_event_name", "last_assistant_message", "model", "permission_mode", "prompt", "source", "stop_hook_active",
+    "tool_input", "tool_name", "trigger",
+)  # fmt: skip
 _BODY_VALUES = ("tool_choice", "parallel_tool_calls", "store", "stream", "include", "text", "reasoning", "model")
 _HEADERS = ("session-id", "thread-id", "x-client-request-id", "accept", "content-type", "traceparent")
 
@@ -61,7 +67,11 @@ def _files(workspace: Path) -> dict[str, str]:
     found = {}
     for path in sorted(path for path in workspace.rglob("*") if path.is_file()):
         mode = "executable, " if path.stat().st_mode & 0o100 else ""
-        found[str(path.relative_to(workspace))] = f"{mode}{path.read_bytes().decode('utf-8', 'replace')}"
+        text = path.read_bytes().decode("utf-8", "replace")
+        if _HOOK_INPUT.fullmatch(path.name):
+            told = json.loads(text)
+            text = json.dumps({key: told[key] if key in _HOOK_VALUES else "given" for key in sorted(told)}, ensure_ascii=False)
+        found[str(path.relative_to(workspace))] = f"{mode}{text}"
     return found
 
 
@@ -126,11 +136,19 @@ class _Items:
 
     def _output(self, item: Mapping[str, Any]) -> str:
         output = item["output"]
-        return shape_of_output(self._without_paths(output if isinstance(output, str) else json.dumps(output)))
+        if isinstance(output, str):
+            return shape_of_output(self._without_paths(output))
+        return " + ".join(self._content(part) for part in output)
+
+    def _content(self, part: Mapping[str, Any]) -> str:
+        if part["type"] == "input_image":
+            head = part["image_url"].partition(",")[0]
+            return f"{head}{', detail ' + part['detail'] if part.get('detail') else ''}"
+        return json.dumps(self._without_paths(part.get("text", part["type"])))
 
     def _message(self, item: Mapping[str, Any]) -> str:
         role = item["role"]
-        if role in ("developer", "system"):
+        if role == "developer" and any(part["text"].startswith("<") for part in item["content"]):
             return f"message {role}: instructions"
         parts = [self._part(part.get("text", part["type"]), role) for part in item["content"]]
         phase = f", {item['phase']}" if item.get("phase") else ""
@@ -142,6 +160,8 @@ class _Items:
         for name, pattern in _NOTES.items():
             if re.fullmatch(pattern, text, re.DOTALL):
                 return name
+        if found := _HOOK_PROMPT.fullmatch(text):
+            return f"a hook says {json.dumps(found[1])}"
         if role == "user" and (found := _SUMMARY.fullmatch(text)):
             return f"introduced {json.dumps(found[1])}"
         return json.dumps(self._without_paths(text))

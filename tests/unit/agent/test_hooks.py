@@ -165,7 +165,7 @@ def test_a_refused_command_does_not_run():
     run(h)
     assert h.model.outputs()["c1"] == "Command blocked by PreToolUse hook: pushing is not yours. Command: git push"
     sent = stdin_of(h, "guard")
-    assert (sent["tool_name"], sent["tool_input"], sent["tool_use_id"]) == ("exec_command", {"command": "git push"}, "c1")
+    assert (sent["tool_name"], sent["tool_input"], sent["tool_use_id"]) == ("Bash", {"command": "git push"}, "c1")
     assert sent["turn_id"]
 
 

@@ -270,6 +270,23 @@ def test_a_long_retry_after_parks_instead_of_holding_the_slot():
     asyncio.run(main())
 
 
+def test_a_rate_limit_that_outlasts_all_tries_parks_and_never_fails_the_turn():
+    async def main():
+        limited = [Fail(ErrorCode.MODEL_RATE_LIMITED, retry_after_s=1)]
+        h = AgentHarness([limited] * 6 + [says("ok")])
+        h.submit()
+        assert await h.run() is SessionOutcome.PARKED
+        (parked,) = h.of_type("turn_parked")
+        assert parked.reason == "retry_time"
+        assert "the turn waits and tries again" in h.of_type("stream_error")[-1].message
+        h.next_owner()
+        assert await h.run() is SessionOutcome.IDLE
+        assert h.end().type == "turn_completed"
+        h.assert_done()
+
+    asyncio.run(main())
+
+
 def test_an_interrupt_of_a_parked_turn_that_was_written_elsewhere_leaves_no_open_call():
     async def main():
         h = AgentHarness([response(shell(RM, "c1")), says("ok")])

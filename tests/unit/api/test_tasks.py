@@ -11,6 +11,7 @@ from patchyard.protocol import events
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.ops import NotSubmitted, Shutdown, Steered, TextInput, TurnInput
 from patchyard.protocol.tasks import GitSource, PatchSummary, TaskStatus, VerifyResult, VerifySpec
+from patchyard.rollout import decode_line
 from tests.unit.api.kit import AUTH, OTHER_AUTH, OTHER_TOKEN, body, serving, spec
 
 
@@ -137,6 +138,30 @@ def test_what_an_event_said_is_already_in_the_task(tmp_path: Path) -> None:
             assert task.usage.total_tokens == 13
             assert await client.patch(created.task_id) == b"diff --git"
             assert await client.verify_log(created.task_id) == b"1 passed"
+
+    asyncio.run(run())
+
+
+def test_a_task_that_the_job_projects_meanwhile_is_not_shown_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the API's first look at the row and its question how far the projection is, the job in a worker does it all."""
+
+    async def run() -> None:
+        async with serving(tmp_path) as api:
+            created = (await api.http.post("/v1/tasks", json=body())).json()
+            worker = await api.worker()
+            await worker.start()
+            await worker.finish()
+            catalog = api.deps.catalog
+            asked = catalog.applied_through
+
+            async def job_was_faster(tenant_id: str, thread_id: str) -> int:
+                lines = [decode_line(line.json) for line in await api.queue.read_lines(thread_id, after=None, limit=100)]
+                await catalog.apply_lines(tenant_id, thread_id, lines)
+                return await asked(tenant_id, thread_id)
+
+            monkeypatch.setattr(catalog, "applied_through", job_was_faster)
+            shown = (await api.http.get(f"/v1/tasks/{created['task_id']}")).json()
+            assert shown["status"] == "succeeded"
 
     asyncio.run(run())
 

@@ -360,14 +360,14 @@ export type Interrupt = {
 /** An item was closed, with its final content. */
 export type ItemCompleted = {
   type: "item_completed";
-  item: UserMessageItem | AgentMessageItem | ReasoningItem | CommandExecutionItem | FileChangeItem | McpToolCallItem | PlanItem | ContextCompactionItem;
+  item: UserMessageItem | AgentMessageItem | ReasoningItem | CommandExecutionItem | FileChangeItem | McpToolCallItem | PlanItem | ContextCompactionItem | SubAgentItem;
   completed_at: number;
 };
 
 /** An item was opened. */
 export type ItemStarted = {
   type: "item_started";
-  item: UserMessageItem | AgentMessageItem | ReasoningItem | CommandExecutionItem | FileChangeItem | McpToolCallItem | PlanItem | ContextCompactionItem;
+  item: UserMessageItem | AgentMessageItem | ReasoningItem | CommandExecutionItem | FileChangeItem | McpToolCallItem | PlanItem | ContextCompactionItem | SubAgentItem;
   started_at: number;
 };
 
@@ -791,6 +791,16 @@ export type StreamError = {
   max_attempts: number;
   retry_in_ms: number;
   error: ErrorInfo;
+};
+
+/** Something that the agent did with other agents. */
+export type SubAgentItem = {
+  id: string;
+  type: "sub_agent";
+  action: "spawn" | "send" | "wait" | "close";
+  agents?: Array<string>;
+  message?: string | null;
+  status: ItemStatus;
 };
 
 /** One entry of a thread's submission queue. */
