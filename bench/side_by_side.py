@@ -12,6 +12,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from bench.peers.trajectory import is_fixed, make_repository
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("PATCHYARD_BENCH_CACHE", ".patchyard/bench-cache")).absolute()
+_GONE_WITHIN_S = 3.0
 NAMES = ("patchyard", "patchyard-verified", "codex-exec", "codex-app-server", "mini-swe-agent")
 
 
@@ -66,7 +68,7 @@ async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int, s
             fixed = await peer.run(repositories, at_once, meter)
         stats = ask(port, "/stats")
         usage = meter.usage
-        left = _containers((Path(folder), scratch))
+        left = await asyncio.to_thread(_left_behind, (Path(folder), scratch))
         mini_swe.remove_leftovers()
         return {
             "system": name,
@@ -79,6 +81,14 @@ async def _measure(name: str, peer: Peer, port: int, at_once: int, tasks: int, s
             "peak_pss_mib": usage.peak_pss_mib,
             "containers_left": left,
         }
+
+
+def _left_behind(folders: tuple[Path, ...]) -> int:
+    """Containers of this run that still run 3 s after its end."""
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while (left := _containers(folders)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
 
 
 def _containers(folders: tuple[Path, ...]) -> int:

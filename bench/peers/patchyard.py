@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import bench.service
 from bench.peers.meter import Meter
 from bench.peers.trajectory import PROMPT
 from patchyard.client import PatchyardClient
-from patchyard.protocol.events import PatchProduced, VerificationCompleted
+from patchyard.protocol.events import PatchProduced, TaskStatusChanged, VerificationCompleted
 from patchyard.protocol.policies import ApprovalMode, WorkspaceWrite
 from patchyard.protocol.tasks import GitSource, TaskSpec, VerifySpec
 
@@ -55,12 +56,16 @@ class Peer:
             verify=VerifySpec(command=VERIFY) if self._verify else None,
         )
         created = await self._client.create_task(spec)
-        patch_id, verified = None, not self._verify
+        patch_id, verified, state = None, not self._verify, None
         async for event in self._client.task_events(created.task_id):
             if isinstance(event.msg, PatchProduced):
                 patch_id = event.msg.patch.artefact_id
             elif isinstance(event.msg, VerificationCompleted):
                 verified = event.msg.result.passed
+            elif isinstance(event.msg, TaskStatusChanged):
+                state = event.msg
+        if patch_id is None or not verified:
+            print(f"task {created.task_id} has no verified patch: {state}", file=sys.stderr, flush=True)
         return patch_id is not None and verified and _FIXED_LINE in await self._client.download(patch_id)
 
 
