@@ -4,6 +4,7 @@ CHAOS_S (seconds of storm, default 12) and CHAOS_SEED may be set for longer or r
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from patchyard.adapters.queue import QueueCore, QueueUnavailable, ThreadRegistration
+from patchyard.adapters.queue import QueueCore, QueueUnavailable, ThreadRegistration, ThreadState
 from patchyard.adapters.streams import EventHub
 from patchyard.protocol import ops
 from patchyard.protocol.errors import NotSubmittedReason
@@ -198,14 +199,18 @@ async def reap(core: QueueCore) -> None:
 
 
 async def settle(core: QueueCore, threads: list[str]) -> None:
-    """Until every thread is idle."""
-    async with asyncio.timeout(CALM_S):
-        while True:
-            await reap(core)
-            states = [await core.thread_state(thread) for thread in threads]
-            if all(state is None or state.status == "idle" for state in states):
-                return
-            await asyncio.sleep(0.2)
+    """Until every thread is idle; otherwise says which are not."""
+    busy: list[ThreadState] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CALM_S):
+            while True:
+                await reap(core)
+                states = [await core.thread_state(thread) for thread in threads]
+                busy = [state for state in states if state is not None and state.status != "idle"]
+                if not busy:
+                    return
+                await asyncio.sleep(0.2)
+    raise AssertionError("still not idle:\n" + "\n".join(map(str, busy)))
 
 
 async def check(core: QueueCore, users: Users, watchers: Watchers) -> int:

@@ -98,7 +98,7 @@ class Agent:
                 late = self.inbox.get_nowait()
                 if isinstance(late.op, ops.TurnInput) and late.id != turn:
                     dropped.append(late.id)
-                elif isinstance(late.op, ops.ThreadSettings):
+                elif isinstance(late.op, ops.ThreadSettings | ops.Interrupt):
                     done = events.OpApplied(op=late.op.type)
                     await self.channel.commit([done], submission_id=late.id, consumed=[late.id])
 
