@@ -11,6 +11,8 @@ from patchyard.protocol.policies import SandboxPolicy
 
 from .work import PatchWork
 
+_MOST = 500
+"""Patches of one command: each that fits is records of the thread."""
 _OVER = "The command's turn is over. Nothing was changed."
 
 
@@ -54,6 +56,8 @@ class PatchProgram:
         except UnicodeDecodeError as error:
             return _refusal(f"The patch was not applied. It is not UTF-8 text (byte {error.start}). Nothing was changed.")
         self._calls += 1
+        if self._calls > _MOST:
+            return _refusal(f"A command may apply {_MOST} patches. Nothing was changed. Put more changes into one patch.")
         settings = replace(self._thread.active_settings, sandbox=self._policy)
         try:
             report = await self._work.apply(

@@ -8,7 +8,7 @@ import pytest
 from patchyard.adapters.sandbox import Box
 from patchyard.agent.ports import PatchCall, PatchHandler, PatchReply, SandboxExecRequest
 from patchyard.protocol.policies import DangerFullAccess, ReadOnly, SandboxPolicy, WorkspaceWrite
-from tests.conformance.sandbox_suite import Ran, read_all, request, run, shell
+from tests.conformance.sandbox_suite import Ran, read_all, read_until, request, run, shell
 
 from .conftest import DockerBackend
 
@@ -241,8 +241,21 @@ s = socket.socket(fileno=fds[0]); s.sendall(struct.pack(">II", 1, 1) + b"/p"); s
     in_box(backend, scenario)
 
 
+def test_what_is_typed_into_a_session_reaches_the_handler_too(backend: DockerBackend) -> None:
+    async def scenario(box: Box) -> None:
+        desk = Desk()
+        session = await box.spawn(request("bash", "--norc", tty=True), on_patch=desk)
+        await session.write(b"cd /tmp; apply_patch <<'EOF'\none\nEOF\n")
+        await read_until(session, b":4:/tmp")
+        assert desk.calls == [PatchCall("/tmp", b"one\n")]
+
+    in_box(backend, scenario)
+
+
 async def run_python(box: Box, program: str, desk: PatchHandler) -> Ran:
-    process = await box.spawn(SandboxExecRequest(("python3", "-u", "-c", program), "/workspace", {}, WorkspaceWrite()), on_patch=desk)
+    process = await box.spawn(
+        SandboxExecRequest(("python3", "-u", "-c", program), "/workspace", {}, WorkspaceWrite()), on_patch=desk
+    )
     return Ran(await read_all(process), await process.wait())
 
 

@@ -107,9 +107,7 @@ def test_a_read_only_command_changes_nothing():
 
 
 def test_a_command_that_was_approved_with_full_access_writes_with_it():
-    h = harness(
-        PatchCall("/workspace", adds("/etc/new")), spec=spec(approval="never", sandbox=DangerFullAccess())
-    )
+    h = harness(PatchCall("/workspace", adds("/etc/new")), spec=spec(approval="never", sandbox=DangerFullAccess()))
     run(h)
     assert h.box.applied == [((WriteFile("/etc/new", b"new\n", None),), DangerFullAccess())]
 
@@ -203,3 +201,10 @@ def test_after_its_turn_a_kept_command_patches_nothing():
         assert "turn is over" in reply.stderr
 
     asyncio.run(main())
+
+
+def test_a_command_that_patches_without_end_is_held_up():
+    h = harness(*(PatchCall("/workspace", b"") for _ in range(501)))
+    run(h)
+    assert [reply.code for reply in replies(h)] == [1] * 501
+    assert "may apply 500 patches" in replies(h)[-1].stderr
