@@ -21,6 +21,7 @@ import pytest
 from tests.e2e.fleet import Fleet, fleet
 from tests.e2e.repositories import FIX, VERIFY, buggy_repository, git
 from tests.e2e.test_patch import call, patch, say
+from tests.integration.cli.disks import fill, small_disk
 
 pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
 
@@ -32,6 +33,7 @@ def failing(**error: Any) -> dict[str, Any]:
     return {"error": error}
 
 
+FULL = tuple(f"{case}{when}" for case in ("full-store", "full-workspaces") for when in ("", "-after"))
 CASES: dict[str, list[dict[str, Any]]] = {
     "plain": [patch(FIX), say("Fixed.")],
     "again": [patch(FIX), say("Fixed.")],
@@ -49,6 +51,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "overloaded": [{**failing(status=500, message="boom"), "times": 20}],
     "proxy-page": [{**failing(status=502, message="x", body="<html><h1>Bad gateway</h1></html>"), "times": 20}],
     "short": [call("ls")],
+    **{case: [patch(FIX), say("Fixed.")] for case in FULL},
     "asks": [call(FORCED), patch(FIX), say("Done.")],
     "asks-in-pipe": [call(FORCED), patch(FIX), say("Done.")],
 }
@@ -166,6 +169,44 @@ def test_what_can_not_be_laid_over_base_and_patch_is_not_verified(service: Fleet
     assert (done.code, done.error["code"]) == (4, "verification_failed")
     assert done.task["patch"]["files"] == 1, "the work is kept"
     _nothing_left(service)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize(("part", "case"), [("objects", "full-store"), ("workspaces", "full-workspaces")])
+def test_a_full_disk_ends_the_task_with_the_remedy_and_the_next_one_works(
+    service: Fleet, repository: Path, part: str, case: str
+) -> None:
+    folder = service.root / part
+    with small_disk(folder, mib=4) as disk:
+        for below in ("mirrors", "checkouts", "trash"):
+            (disk / below).mkdir()
+        fill(disk)
+        done = service.fix(repository, case, "--verify", VERIFY)
+        assert (done.code, done.error["code"]) == (1, "disk_full"), done.error
+        assert "No space left" in done.error["message"]
+        assert "Free" in done.error["message"]
+    done = service.fix(repository, f"{case}-after", "--verify", VERIFY)
+    assert done.code == 0, done.error
+    _nothing_left(service)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "code", "remedy"),
+    [
+        ("PATCHYARD_DOCKER_HOST", "unix:///nonexistent/docker.sock", "engine_unavailable", "PATCHYARD_DOCKER_HOST"),
+        ("PATCHYARD_SANDBOX_IMAGE", "patchyard/no-such-image:1", "image_missing", "sandbox_images/build.py"),
+    ],
+)
+def test_a_machine_without_engine_or_image(tmp_path: Path, setting: str, value: str, code: str, remedy: str) -> None:
+    steps = [call("ls"), say("Done.")]
+    with fleet({"steps": steps}, **{setting: value}) as service:
+        done = service.fix(buggy_repository(tmp_path), "any")
+        assert (done.code, done.error["code"]) == (1, code)
+        assert remedy in done.error["message"]
+        failed = [check for check in service.home.json("doctor", code=1)["checks"] if check["status"] == "failed"]
+        assert failed
+        assert all(check["remedy"] for check in failed)
+        assert service.residue() == []
 
 
 def test_each_message_is_shown_once(service: Fleet, repository: Path) -> None:

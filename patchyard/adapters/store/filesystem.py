@@ -140,7 +140,11 @@ class FilesystemStore:
                 make_folders(self._root / TEMP_FOLDER)
                 clean_leftovers(self._root / TEMP_FOLDER)
                 self._prepared = True
-            return TempFile(self._root / TEMP_FOLDER)
+            try:
+                return TempFile(self._root / TEMP_FOLDER)
+            except FileNotFoundError:  # a file system was mounted or unmounted there meanwhile
+                make_folders(self._root / TEMP_FOLDER)
+                return TempFile(self._root / TEMP_FOLDER)
 
     def _append(self, temp: TempFile, chunk: bytes) -> None:
         with self._write_errors(""):

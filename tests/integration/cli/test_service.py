@@ -1,18 +1,16 @@
 """`up`, `down`, `status`: one machine's service through starts, crashes and stops."""
 
-import contextlib
 import json
 import os
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
 from patchyard.cli.services.identity import identify, read_pid_file
+from tests.integration.cli.disks import fill, small_disk
 from tests.integration.cli.service import Home, kill, wait_for
 from tests.servers import RedisServer
 
@@ -189,31 +187,6 @@ def test_a_full_disk_is_named_and_survived(fresh: Home, part: str) -> None:
             done = fresh.cli("up", "--detach", code=1)
             assert "disk" in done.stderr
             assert "PATCHYARD_HOME" in done.stderr
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, *, mib: int) -> Iterator[Path]:
-    """A file system of its own at a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(disk: Path, *, leave_mib: int = 0) -> Path:
-    """Use up all space of a disk, or all but so much; the file to delete."""
-    ballast = disk / "ballast"
-    free = os.statvfs(disk)
-    size = free.f_bavail * free.f_frsize - leave_mib * 2**20
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-    if not leave_mib:
-        with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
-            while True:
-                file.write(b"x" * 512)
-    return ballast
 
 
 def test_an_api_that_does_not_start_shows_its_last_words(fresh: Home) -> None:

@@ -99,6 +99,21 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
     asyncio.run(run())
 
 
+def test_a_folder_that_was_emptied_under_a_running_store_is_used_again(tmp_path: Path) -> None:
+    """As after an unmount: what the store had made there is gone."""
+
+    async def run() -> None:
+        store = FilesystemStore(tmp_path / "objects")
+        await store.put("default/a", b"1")
+        (tmp_path / "objects").rename(tmp_path / "elsewhere")
+        (tmp_path / "objects").mkdir()
+        await store.put("default/b", b"2")
+        assert await store.get("default/b") == b"2"
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_root_that_is_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
 
