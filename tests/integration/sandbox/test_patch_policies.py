@@ -1,7 +1,6 @@
 """Commands of a real agent in a real box run `apply_patch`: what each policy lets them change."""
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,17 +51,12 @@ def outputs(backend: DockerBackend, scripts: Sequence[str], *, policy: SandboxPo
             box = await engine.start(replace(backend.spec, policy=box_policy))
             steps = [response(shell(script, f"c{number}")) for number, script in enumerate(scripts)]
             clock: Any = SystemClock()
-            h = AgentHarness([*steps, says("ok")], spec=spec(approval="never", sandbox=policy), clock=clock)
+            h = AgentHarness([*steps, says("ok")], spec=spec(approval="never", sandbox=policy), clock=clock, linger_s=0)
             h.source = OneBox(box)  # type: ignore[assignment]
             h.session = h.new_session()
             h.submit()
             async with asyncio.timeout(40):
-                running = asyncio.create_task(h.session.run())
-                while not h.of_type("turn_completed", "turn_failed"):
-                    await asyncio.sleep(0.01)
-                running.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await running
+                await h.session.run()
             assert h.session._thread.journal.open_items == {}
             return h
         finally:
