@@ -47,9 +47,9 @@ class PatchWork:
             box = await self._thread.box()
             changes = await self._plan(box, read, settings)
             item = FileChangeItem(id=item_id, changes=tuple(changes.file_updates()), status=ItemStatus.IN_PROGRESS)
-            if item.id not in self._thread.journal.open_items:
-                await self._thread.journal.commit(ItemStarted(item=item, started_at=self._thread.ports.clock.now_ms()))
             try:
+                if item.id not in self._thread.journal.open_items:
+                    await self._thread.journal.commit(ItemStarted(item=item, started_at=self._thread.ports.clock.now_ms()))
                 await self._write(box, item, changes, read, settings, can_park=can_park)
             except BaseException:
                 if not can_park:

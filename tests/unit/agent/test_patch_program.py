@@ -208,3 +208,29 @@ def test_a_command_that_patches_without_end_is_held_up():
     run(h)
     assert [reply.code for reply in replies(h)] == [1] * 501
     assert "may apply 500 patches" in replies(h)[-1].stderr
+
+
+def test_a_program_that_is_killed_at_any_moment_leaves_no_item_open_and_no_half_patch():
+    async def main(passes):
+        h = harness(command={"hangs": True})
+        h.submit()
+        task = h.start()
+        while not h.box.processes:
+            await asyncio.sleep(0)
+        while not (table := h.session._thread.processes._commands):
+            await asyncio.sleep(0)
+        (command,) = table.values()
+        program = asyncio.create_task(command.patches(PatchCall("/workspace", PATCH)))
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        program.cancel()
+        await asyncio.wait([program])
+        applied = h.box.files["/workspace/a.py"] == b"x = 2\n"
+        await h.session._thread.journal.flush()
+        done = [item.status for item in changes(h)]
+        assert len(done) == len(changes(h, "item_started"))
+        assert applied == (done == ["completed"])
+        await task
+
+    for passes in range(30):
+        asyncio.run(main(passes))
