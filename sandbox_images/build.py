@@ -23,7 +23,8 @@ import docker
 from docker.errors import DockerException
 
 HERE = Path(__file__).resolve().parent
-BOXD_SOURCES = ("main.c", "tree.c", "confine.c", "files.c", "boxd.h", "Makefile")
+BOXD_SOURCES = ("main.c", "tree.c", "confine.c", "files.c", "patches.c", "apply_patch.c", "boxd.h", "Makefile")
+PROGRAMS = ("boxd", "apply_patch")
 INPUTS = ("base/Dockerfile", "base/bootstrap.sh", *(f"boxd/{name}" for name in BOXD_SOURCES))
 REGISTRY_BASE = "debian:bookworm-slim"
 SUITE = "bookworm"
@@ -154,25 +155,27 @@ def base_image(client: docker.DockerClient, source: str) -> tuple[str, str]:
 
 
 def compile_boxd(client: docker.DockerClient, base: str, target: Path) -> None:
-    """The boxd program for the engine's architecture: on this host if it has musl-gcc, else in a container."""
+    """PROGRAMS for the engine's architecture into a folder: on this host if it has musl-gcc, else in a container."""
     here = sys.platform == "linux" and client.info()["Architecture"] == platform.machine()
     with tempfile.TemporaryDirectory(prefix="patchyard-boxd-") as folder:
         for name in (*BOXD_SOURCES, "Dockerfile"):
             shutil.copy(HERE / "boxd" / name, folder)
         if here and shutil.which("musl-gcc") and shutil.which("make"):
             say("compiling boxd")
-            subprocess.run(["make", "-s", "-C", folder, "boxd"], stdout=sys.stderr, check=True)
-            shutil.copy(Path(folder) / "boxd", target)
+            subprocess.run(["make", "-s", "-C", folder], stdout=sys.stderr, check=True)
+            for name in PROGRAMS:
+                shutil.copy(Path(folder) / name, target)
             return
         say("compiling boxd in a container: this host has no musl-gcc")
         image = build(client, Path(folder), tag=None, base=base, labels={"patchyard.stage": "boxd"})
     container = client.containers.create(image, command=["true"], labels={"patchyard.kind": "image-build"})
     try:
-        stream, _ = container.get_archive("/src/boxd")
-        with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
-            program = tar.extractfile("boxd")
-            target.write_bytes(program.read() if program else fail("the compiler left no program"))
-        target.chmod(0o755)
+        for name in PROGRAMS:
+            stream, _ = container.get_archive(f"/src/{name}")
+            with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
+                program = tar.extractfile(name)
+                (target / name).write_bytes(program.read() if program else fail("the compiler left no program"))
+            (target / name).chmod(0o755)
     finally:
         container.remove(force=True)
 
@@ -202,7 +205,7 @@ def make_image(client: docker.DockerClient, source: str, ca_file: Path | None) -
     with tempfile.TemporaryDirectory(prefix="patchyard-image-") as folder:
         context = Path(folder)
         shutil.copy(HERE / "base" / "Dockerfile", context)
-        compile_boxd(client, base, context / "boxd")
+        compile_boxd(client, base, context)
         pip_context(context / "pip", ca_file)
         say("building the image")
         labels = {INPUTS_LABEL: content_hash(INPUTS), BASE_LABEL: made_by}

@@ -10,7 +10,7 @@ Telemetry       spans                              observability, testing
 Clock           time                               workers, testing
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -257,6 +257,28 @@ class ExitStatus:
     cpu_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class PatchCall:
+    """A command ran the `apply_patch` program of its box."""
+
+    cwd: str
+    """Absolute, as the program saw it."""
+    patch: bytes
+
+
+@dataclass(frozen=True)
+class PatchReply:
+    """What the program prints, and its exit code: 0 applied, 1 refused."""
+
+    code: int
+    stdout: str = ""
+    stderr: str = ""
+
+
+PatchHandler = Callable[[PatchCall], Awaitable[PatchReply]]
+"""Answers one call. Cancelled when the program or the box is gone; calls may come at once."""
+
+
 class SandboxError(Exception):
     """The sandbox could not do what was asked; the message is fit for the model and holds no host path."""
 
@@ -321,8 +343,11 @@ FileOperation = WriteFile | DeleteFile
 class Sandbox(Protocol):
     """A running box. Paths are as seen inside it. All raise SandboxError."""
 
-    async def spawn(self, request: SandboxExecRequest) -> SandboxProcess:
-        """Start a command. SandboxError with the reason when it can't start (no such directory, program or policy)."""
+    async def spawn(self, request: SandboxExecRequest, *, on_patch: PatchHandler | None = None) -> SandboxProcess:
+        """Start a command. SandboxError with the reason when it can't start (no such directory, program or policy).
+
+        `on_patch` answers the `apply_patch` program in this command's tree; without it the program refuses.
+        """
         ...
 
     async def read_file(self, path: str, *, policy: SandboxPolicy, limit: int) -> FileContent | None:

@@ -143,6 +143,7 @@ class Session:
     async def _run_turn(self, turn: Turn, listener: "asyncio.Task[None]") -> TurnEnd:
         thread = self._thread
         thread.active_settings = turn.settings_from(thread.settings)
+        thread.stop_asked.clear()
         thread.changed_files = False
         running = asyncio.create_task(turn.run())
         try:

@@ -1,5 +1,6 @@
 """What one thread has in this process: shared by its session, its turns and its tools."""
 
+import asyncio
 import posixpath
 from collections.abc import Sequence
 
@@ -45,6 +46,8 @@ class Thread:
         """An earlier session has spoken with the model already."""
         self.changed_files = False
         """A tool of the running turn may have changed the work tree."""
+        self.stop_asked = asyncio.Event()
+        """A person wants the running turn to end, and said so where no tool call waits for the answer."""
         if restored is not None:
             self._restore(restored)
         clock = ports.clock

@@ -10,6 +10,9 @@ from patchyard.agent.ports import (
     ExitStatus,
     FileContent,
     FileOperation,
+    PatchCall,
+    PatchHandler,
+    PatchReply,
     SandboxError,
     SandboxExecRequest,
     WriteFile,
@@ -34,6 +37,8 @@ class Command:
     """Written after the wait."""
     hangs: bool = False
     timed_out: bool = False
+    patches: tuple[PatchCall, ...] = ()
+    """What it hands to the apply_patch program, one after another, before its wait. Their texts become output, the last code its own."""
     error: str | None = None
     """It can't start, for this reason."""
     echoes: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -44,7 +49,11 @@ class Command:
 class ScriptedProcess:
     """SandboxProcess double."""
 
-    def __init__(self, clock: FakeClock, command: Command, request: SandboxExecRequest) -> None:
+    def __init__(
+        self, clock: FakeClock, command: Command, request: SandboxExecRequest, on_patch: PatchHandler | None = None
+    ) -> None:
+        self.replies: list[PatchReply] = []
+        self._on_patch = on_patch
         self.command = command
         self.request = request
         self.killed_with: int | None = None
@@ -59,6 +68,11 @@ class ScriptedProcess:
     async def _run(self) -> None:
         if self.command.output:
             self._output.put_nowait(self.command.output)
+        for call in self.command.patches:
+            reply = await self._on_patch(call) if self._on_patch else PatchReply(1, stderr="no handler\n")
+            self.replies.append(reply)
+            self._output.put_nowait((reply.stdout + reply.stderr).encode())
+            self._status = ExitStatus(reply.code)
         if self.command.seconds:
             await self._clock.sleep(self.command.seconds)
         if self.command.hangs:
@@ -118,7 +132,7 @@ class ScriptedSandbox:
         self._clock = clock
         self._expected = list(commands)
 
-    async def spawn(self, request: SandboxExecRequest) -> ScriptedProcess:
+    async def spawn(self, request: SandboxExecRequest, *, on_patch: PatchHandler | None = None) -> ScriptedProcess:
         """See Sandbox."""
         self.requests.append(request)
         script = request.argv[-1]
@@ -129,7 +143,7 @@ class ScriptedSandbox:
         if command.error is not None:
             raise SandboxError(ErrorInfo.of(ErrorCode.SANDBOX_REFUSED, command.error))
         command.started.set()
-        process = ScriptedProcess(self._clock, command, request)
+        process = ScriptedProcess(self._clock, command, request, on_patch)
         self.processes.append(process)
         return process
 

@@ -32,7 +32,7 @@ enum { LANDLOCK_CREATE = 444, LANDLOCK_ADD = 445, LANDLOCK_RESTRICT = 446, RULE_
 #define FS_TRUNCATE (1ull << 14)
 #define FS_IOCTL_DEV (1ull << 15)
 #define FS_OF_FILES (FS_EXECUTE | FS_WRITE_FILE | FS_READ_FILE | FS_TRUNCATE | FS_IOCTL_DEV)
-#define SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS 3ull
+#define SCOPE_SIGNALS (1ull << 1) /* abstract sockets stay open: boxd listens for apply_patch on one */
 
 struct ruleset { uint64_t fs, net, scoped; };
 struct path_rule { uint64_t access; int32_t fd; } __attribute__((packed));
@@ -61,7 +61,7 @@ static int restrict_files(const struct spec *spec) {
     if (abi >= 2) handled.fs |= FS_REFER;
     if (abi >= 3) handled.fs |= FS_TRUNCATE;
     if (abi >= 5) handled.fs |= FS_IOCTL_DEV;
-    if (abi >= 6) handled.scoped = SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS;
+    if (abi >= 6) handled.scoped = SCOPE_SIGNALS;
     size_t size = abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
     int ruleset = (int)syscall(LANDLOCK_CREATE, &handled, size, 0);
     if (ruleset < 0) return -1;

@@ -37,7 +37,7 @@ static int64_t heard_us, silence_us;
 static struct { char *data; size_t start, end, room; } sending;
 static struct { char *data; size_t end, room; } received;
 
-static int64_t now_us(void) {
+int64_t now_us(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1000000ll + now.tv_nsec / 1000;
@@ -52,7 +52,7 @@ static void __attribute__((noreturn)) leave(int code) {
 
 /* --- sending -------------------------------------------------------------------------------------------------------- */
 
-static char *reserve(size_t size) {
+char *reserve(size_t size) {
     if (sending.end + size > sending.room) {
         memmove(sending.data, sending.data + sending.start, sending.end - sending.start);
         sending.end -= sending.start;
@@ -65,7 +65,7 @@ static char *reserve(size_t size) {
     return sending.data + sending.end;
 }
 
-static void put_u32(char *at, uint32_t value) {
+void put_u32(char *at, uint32_t value) {
     for (int i = 0; i < 4; i++) at[i] = (char)(value >> (24 - 8 * i));
 }
 
@@ -75,7 +75,7 @@ static uint32_t get_u32(const char *at) {
 }
 
 /* Turns the `size` bytes that already stand behind the reserved header into a frame. */
-static void frame_in_place(char type, uint32_t id, size_t size) {
+void frame_in_place(char type, uint32_t id, size_t size) {
     char *at = sending.data + sending.end;
     put_u32(at, (uint32_t)size + 5);
     at[4] = type;
@@ -83,7 +83,7 @@ static void frame_in_place(char type, uint32_t id, size_t size) {
     sending.end += size + 9;
 }
 
-static void send_frame(char type, uint32_t id, const void *payload, size_t size) {
+void send_frame(char type, uint32_t id, const void *payload, size_t size) {
     memcpy(reserve(size + 9) + 9, payload, size);
     frame_in_place(type, id, size);
 }
@@ -98,6 +98,10 @@ static void send_failed(uint32_t id, enum stage stage, int error) {
     char payload[5] = {(char)stage};
     put_u32(payload + 1, (uint32_t)error);
     send_frame('F', id, payload, sizeof payload);
+}
+
+bool is_full(void) {
+    return sending.end - sending.start > OUT_HIGH;
 }
 
 static void flush(void) {
@@ -122,6 +126,12 @@ static struct command *find(uint32_t id) {
     for (struct command *c = commands; c < commands + MAX_COMMANDS; c++)
         if (c->used && c->id == id) return c;
     return NULL;
+}
+
+uint32_t command_of(pid_t supervisor) {
+    for (struct command *c = commands; supervisor > 0 && c < commands + MAX_COMMANDS; c++)
+        if (c->used && c->supervisor == supervisor) return c->id;
+    return 0;
 }
 
 static const struct command UNUSED = {.in = -1, .out = -1, .status = -1};
@@ -270,7 +280,7 @@ static void take_stdin(struct command *c, const char *data, size_t size) {
 
 /* Sends what the command wrote, as far as the host gave credit. After the end of output a daemon's words are dropped. */
 static void read_output(struct command *c) {
-    if (sending.end - sending.start > OUT_HIGH) return; /* it filled up in this very turn */
+    if (is_full()) return; /* it filled up in this very turn */
     size_t most = c->done || c->credit > CHUNK ? CHUNK : c->credit;
     char *at = reserve(9 + CHUNK) + 9;
     ssize_t got = read(c->out, at, most);
@@ -381,14 +391,9 @@ static void on_timers(struct command *c, int64_t now) {
 /* --- frames from the host ------------------------------------------------------------------------------------------- */
 
 static void on_frame(char type, uint32_t id, char *payload, size_t size) {
-    if (type == 'S') {
-        spawn(id, payload, size);
-        return;
-    }
-    if (type == 'P') {
-        send_frame('p', id, payload, size);
-        return;
-    }
+    if (type == 'S') return spawn(id, payload, size);
+    if (type == 'P') return send_frame('p', id, payload, size);
+    if (type == 'A') return answer_patch(id, payload, size);
     struct command *c = find(id);
     if (!c) return; /* it ended while the frame was on its way */
     if (type == 'I') take_stdin(c, payload, size);
@@ -428,7 +433,8 @@ static void read_frames(void) {
 }
 
 static int next_timer_ms(int64_t now) {
-    int64_t next = heard_us + silence_us;
+    int64_t next = heard_us + silence_us, patches = patch_timers_us(now);
+    if (patches < next) next = patches;
     for (struct command *c = commands; c < commands + MAX_COMMANDS; c++) {
         if (!c->used) continue;
         if (c->deadline_us && c->deadline_us < next) next = c->deadline_us;
@@ -438,10 +444,10 @@ static int next_timer_ms(int64_t now) {
 }
 
 static void turn(void) {
-    struct pollfd fds[3 + MAX_COMMANDS * 3];
+    struct pollfd fds[3 + MAX_COMMANDS * 3 + MAX_REQUESTS + 1];
     struct { struct command *command; void (*act)(struct command *); } acts[3 + MAX_COMMANDS * 3];
     nfds_t count = 3;
-    bool full = sending.end - sending.start > OUT_HIGH;
+    bool full = is_full();
     fds[0] = (struct pollfd){.fd = full ? -1 : from_host, .events = POLLIN};
     fds[1] = (struct pollfd){.fd = sending.start < sending.end ? to_host : -1, .events = POLLOUT};
     fds[2] = (struct pollfd){.fd = signals, .events = POLLIN};
@@ -453,11 +459,13 @@ static void turn(void) {
         if (c->in >= 0 && c->pending_size) WATCH(c->in, POLLOUT, write_stdin);
 #undef WATCH
     }
-    if (poll(fds, count, next_timer_ms(now_us())) < 0 && errno != EINTR) leave(72);
+    nfds_t patches = watch_patches(fds + count);
+    if (poll(fds, count + patches, next_timer_ms(now_us())) < 0 && errno != EINTR) leave(72);
     for (nfds_t i = 3; i < count; i++) {
         struct command *c = acts[i].command; /* an earlier act may have closed the descriptor */
         if (fds[i].revents && c->used && (fds[i].fd == c->status || fds[i].fd == c->out || fds[i].fd == c->in)) acts[i].act(c);
     }
+    act_on_patches(fds + count, patches); /* before the dead are reaped: who asks may have ended already */
     struct signalfd_siginfo info;
     while (fds[2].revents && read(signals, &info, sizeof info) == sizeof info)
         if (info.ssi_signo == SIGTERM) leave(0);
@@ -494,6 +502,7 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_BLOCK, &watched, NULL);
     signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
 
+    listen_for_patches();
     char hello[1024];
     int size = hello_json(hello, sizeof hello);
     heard_us = now_us();

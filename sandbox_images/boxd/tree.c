@@ -23,24 +23,39 @@ enum { MAX_PROCESSES = 4096, KILL_ROUNDS = 64, CLOSE_RANGE = 436 };
 
 struct process { pid_t pid, parent; };
 
+/* 0 when it is gone. */
+static pid_t parent_of(pid_t pid, char *state) {
+    char path[64], stat[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t got = read(fd, stat, sizeof stat - 1);
+    close(fd);
+    if (got <= 0) return 0;
+    stat[got] = 0;
+    char *after_name = strrchr(stat, ')'); /* the name itself may hold anything */
+    pid_t parent;
+    return after_name && sscanf(after_name + 1, " %c %d", state, &parent) == 2 ? parent : 0;
+}
+
+/* Whatever is reparented on the way goes to its supervisor, so a second walk finds that. */
+pid_t supervisor_of(pid_t pid) {
+    char state;
+    for (int walk = 0; walk < 3; walk++)
+        for (pid_t at = pid, parent; (parent = parent_of(at, &state)) > 0; at = parent)
+            if (parent == getpid()) return at;
+    return 0;
+}
+
 /* Living processes (zombies left out). */
 static size_t list_processes(struct process *found) {
     DIR *proc = opendir("/proc");
     size_t count = 0;
     for (struct dirent *entry; proc && count < MAX_PROCESSES && (entry = readdir(proc));) {
         if (!isdigit((unsigned char)*entry->d_name)) continue;
-        char path[300], stat[512], state;
-        snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0) continue;
-        ssize_t got = read(fd, stat, sizeof stat - 1);
-        close(fd);
-        if (got <= 0) continue;
-        stat[got] = 0;
-        char *after_name = strrchr(stat, ')'); /* the name itself may hold anything */
-        pid_t parent;
-        if (after_name && sscanf(after_name + 1, " %c %d", &state, &parent) == 2 && state != 'Z')
-            found[count++] = (struct process){atoi(entry->d_name), parent};
+        char state;
+        pid_t pid = atoi(entry->d_name), parent = parent_of(pid, &state);
+        if (parent > 0 && state != 'Z') found[count++] = (struct process){pid, parent};
     }
     if (proc) closedir(proc);
     return count;

@@ -12,6 +12,7 @@ import pytest
 
 from patchyard.protocol.events import (
     DurableMsg,
+    ItemCompleted,
     PatchProduced,
     SetupCompleted,
     SetupStarted,
@@ -19,6 +20,7 @@ from patchyard.protocol.events import (
     TurnFailed,
     VerificationCompleted,
 )
+from patchyard.protocol.items import FileChangeItem, ItemStatus
 from patchyard.protocol.ops import Interrupt, TextInput, TurnInput
 from patchyard.protocol.rollout_lines import ModelRequestLine, SpanLine
 from patchyard.protocol.tasks import TaskStatus, VerifyResult
@@ -102,6 +104,20 @@ def test_a_bug_becomes_a_verified_patch(tmp_path: Path) -> None:
         tree = build_trace(lines)
         assert tree.trace_id == "0af7651916cd43dd8448eb211c80319c"
         assert {entry.headers["traceparent"].split("-")[1] for entry in service.model.log.all()} == {tree.trace_id}
+
+    run(tmp_path, scripted, body)
+
+
+def test_a_fix_by_the_program_inside_a_command(tmp_path: Path) -> None:
+    later = "mkdir -p notes; cd notes && apply_patch <<'EOF'\n" + FIX.replace("calc.py", "../calc.py") + "EOF\n"
+    scripted = script(program=[call(later), say("Fixed.")])
+
+    async def body(service: Service) -> None:
+        _, events = await ended(service, spec(buggy_repository(tmp_path), "program", verify={"command": VERIFY}))
+        (change,) = [e.item for e in events if isinstance(e, ItemCompleted) and isinstance(e.item, FileChangeItem)]
+        assert (change.status, [one.path for one in change.changes]) == (ItemStatus.COMPLETED, ["calc.py"])
+        (result,) = results(events)
+        assert (result.passed, result.exit_code) == (True, 0), result.output_tail
 
     run(tmp_path, scripted, body)
 

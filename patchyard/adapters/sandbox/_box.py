@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from patchyard.agent.ports import FileContent, FileOperation, SandboxError, SandboxExecRequest
+from patchyard.agent.ports import FileContent, FileOperation, PatchHandler, SandboxError, SandboxExecRequest
 from patchyard.protocol.policies import SandboxPolicy
 
 from ._confinement import Confinement, policy_records, protected_names
@@ -24,6 +24,7 @@ from ._frames import (
     environment,
     spawn_payload,
 )
+from ._patches import PatchRequests
 from ._process import BoxProcess, StartFailure, start_error
 from .errors import BadCommand, BoxLost, BoxRefused
 
@@ -67,6 +68,7 @@ class Box:
         self._decoder = FrameDecoder()
         self._processes: dict[int, BoxProcess] = {}
         self._next_id = 0
+        self._patches = PatchRequests(self._send, self._patch_handler)
         self._hello: asyncio.Future[Confinement] = asyncio.get_running_loop().create_future()
         self._heard = time.monotonic()
         self._ended = asyncio.Event()
@@ -105,7 +107,7 @@ class Box:
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
-    async def spawn(self, request: SandboxExecRequest) -> BoxProcess:
+    async def spawn(self, request: SandboxExecRequest, *, on_patch: PatchHandler | None = None) -> BoxProcess:
         """See Sandbox. The box's own environment (PATH and the like, from its image) lies below the request's."""
         limits = request.limits
         records = [("a", argument) for argument in request.argv]
@@ -125,7 +127,7 @@ class Box:
         if not request.argv or not request.argv[0]:
             raise BadCommand("The command is empty.")
         try:
-            return await self._start(records, cwd=request.cwd, policy=request.policy)
+            return await self._start(records, cwd=request.cwd, policy=request.policy, on_patch=on_patch)
         except StartFailure as failure:
             raise start_error(failure, request) from None
 
@@ -167,7 +169,9 @@ class Box:
 
     # --- commands -----------------------------------------------------------------------------------------------------------
 
-    async def _start(self, records: Sequence[tuple[str, str]], *, cwd: str, policy: SandboxPolicy) -> BoxProcess:
+    async def _start(
+        self, records: Sequence[tuple[str, str]], *, cwd: str, policy: SandboxPolicy, on_patch: PatchHandler | None = None
+    ) -> BoxProcess:
         if not self.is_open:
             raise BoxLost
         confined = policy_records(policy, box_policy=self._policy, landlock_abi=self.confinement.landlock_abi)
@@ -176,7 +180,7 @@ class Box:
         except ValueError as error:
             raise BadCommand(f"The command can't be started: {error}.") from None
         self._next_id = self._next_id % 0xFFFF_FFFF + 1
-        process = BoxProcess(self._next_id, self._send, self._drain)
+        process = BoxProcess(self._next_id, self._send, self._drain, on_patch=on_patch)
         self._processes[self._next_id] = process
         self._send(ToBox.SPAWN, self._next_id, payload)
         try:
@@ -199,6 +203,10 @@ class Box:
         except asyncio.CancelledError:
             process.signal(9)
             raise
+
+    def _patch_handler(self, command: int) -> PatchHandler | None:
+        process = self._processes.get(command)
+        return process.on_patch if process else None
 
     # --- the stream ---------------------------------------------------------------------------------------------------------
 
@@ -231,6 +239,9 @@ class Box:
     def _dispatch(self, frame: Frame) -> None:
         if frame.type is FromBox.HELLO and not self._hello.done():
             self._hello.set_result(Confinement.from_hello(frame.payload))
+        if frame.type is FromBox.APPLY:
+            self._patches.on_frame(frame)
+            return
         process = self._processes.get(frame.id)
         if process and process.on_frame(frame):
             del self._processes[frame.id]
@@ -252,6 +263,7 @@ class Box:
             if task is not asyncio.current_task():
                 task.cancel()
         self._writer.close()
+        self._patches.close()
         for process in self._processes.values():
             process.on_lost()
         self._processes.clear()

@@ -29,6 +29,8 @@ class ToBox(StrEnum):
     RESIZE = "W"
     SIGNAL = "K"
     PING = "P"
+    ANSWER = "A"
+    """To an APPLY request; ids are requests."""
 
 
 class FromBox(StrEnum):
@@ -44,6 +46,8 @@ class FromBox(StrEnum):
     DONE = "D"
     GONE = "G"
     PONG = "p"
+    APPLY = "A"
+    """The apply_patch program; ids are requests, not commands."""
 
 
 class Stage(IntEnum):

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from patchyard.agent.ports import ExitStatus, SandboxError, SandboxExecRequest
+from patchyard.agent.ports import ExitStatus, PatchHandler, SandboxError, SandboxExecRequest
 from patchyard.protocol.errors import ErrorCode
 
 from ._frames import OUTPUT_WINDOW, STDIN_WINDOW, Frame, FromBox, Stage, ToBox, read_u32, u32
@@ -28,7 +28,15 @@ class StartFailure(Exception):
 class BoxProcess:
     """The SandboxProcess of boxd. At most OUTPUT_WINDOW bytes of output wait here; the command blocks on more."""
 
-    def __init__(self, ident: int, send: Callable[[ToBox, int, bytes], None], drain: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        ident: int,
+        send: Callable[[ToBox, int, bytes], None],
+        drain: Callable[[], Awaitable[None]],
+        *,
+        on_patch: PatchHandler | None = None,
+    ) -> None:
+        self.on_patch = on_patch
         self._ident = ident
         self._send = send
         self._drain = drain
@@ -132,7 +140,7 @@ class BoxProcess:
                 self._output_over = True
             case FromBox.GONE:
                 self._end()
-            case FromBox.HELLO | FromBox.PONG:
+            case FromBox.HELLO | FromBox.PONG | FromBox.APPLY:
                 pass
         self._wake()
         return self._gone

@@ -117,7 +117,14 @@ class Approvals:
         return question_id(asked or request)
 
     async def patch(
-        self, item_id: str, changes: Sequence[FileUpdate], paths: Sequence[str], worst: PathClass, settings: Settings
+        self,
+        item_id: str,
+        changes: Sequence[FileUpdate],
+        paths: Sequence[str],
+        worst: PathClass,
+        settings: Settings,
+        *,
+        can_park: bool = True,
     ) -> None:
         """Return when the patch may be written. Declined with the reason otherwise. `paths`: absolute, all that it touches."""
         verdict = decide_patch(worst, approval=settings.approval)
@@ -138,7 +145,7 @@ class Approvals:
         touched = "\n".join(paths)
         if asked is None and await self._hooks_allow("apply_patch", item_id, touched, verdict.reason):
             return
-        answer = await self._ask(asked or request, what="patch")
+        answer = await self._ask(asked or request, what="patch", can_park=can_park)
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
             self._paths |= dict.fromkeys(paths)
             self._on_change()
@@ -152,8 +159,8 @@ class Approvals:
             raise Declined(f"A PermissionRequest hook refused this: {verdict.block}. It was not done. Find another way.")
         return verdict.permission == "allow"
 
-    async def _ask(self, request: Question, *, what: str) -> Answer:
-        answer = await self._questions.ask(request)
+    async def _ask(self, request: Question, *, what: str, can_park: bool = True) -> Answer:
+        answer = await self._questions.ask(request, can_park=can_park)
         if answer.accepted:
             return answer
         nothing = "It was not run." if what == "command" else "Nothing was changed."

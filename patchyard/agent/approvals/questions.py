@@ -93,14 +93,14 @@ class Questions:
         found.answered.set()
         return None
 
-    async def ask(self, request: Question) -> Answer:
+    async def ask(self, request: Question, *, can_park: bool = True) -> Answer:
         """Ask, or go on asking what an earlier segment asked.
 
-        ParkTurn after the hold time; StopTurn when the answer is `cancel`.
+        After the hold time ParkTurn, or `expired` without `can_park`; StopTurn when the answer is `cancel`.
         """
         asked = self._open.get(question_id(request))
         if asked is None:
-            asked = _Open(request, self._clock.now_ms() + int(self._expiry_s * 1000))
+            asked = _Open(request, self._clock.now_ms() + int((self._expiry_s if can_park else self._hold_time_s) * 1000))
             self._open[question_id(request)] = asked
             await self._journal.commit(request)
         left = (asked.expires_ms - self._clock.now_ms()) / 1000

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from patchyard.agent.approvals import CommandAsk, Declined, first_of
 from patchyard.agent.environment import command_environment
-from patchyard.agent.errors import ToolError
+from patchyard.agent.errors import StopTurn, ToolError
+from patchyard.agent.patches import PatchProgram
 from patchyard.agent.ports import ExecLimits, SandboxError, SandboxExecRequest
 from patchyard.agent.prompts import tool_description
 from patchyard.agent.thread import Thread
@@ -131,15 +132,21 @@ class ExecCommand:
         )
         box = await thread.box()
         thread.changed_files = thread.changed_files or not isinstance(policy, ReadOnly)
-        return await thread.processes.start(item, box, request)
+        program = PatchProgram(thread, self._patches.work, item_id=item.id, policy=policy)
+        return await thread.processes.start(item, box, request, patches=program)
 
 
 async def collect(thread: Thread, command: RunningCommand, *, wait_ms: int, max_tokens: int | None) -> str:
-    """Wait for a command's end, at most so long, and describe what it wrote since the last time."""
+    """Wait for a command's end, at most so long, and describe what it wrote since the last time.
+
+    StopTurn when a person answered a question about one of its patches with `cancel`.
+    """
     clock = thread.ports.clock
     started = clock.monotonic()
     if command.running:
-        await first_of(command.ended.wait(), clock.sleep(wait_ms / 1000))
+        await first_of(command.ended.wait(), thread.stop_asked.wait(), clock.sleep(wait_ms / 1000))
+    if thread.stop_asked.is_set():
+        raise StopTurn
     captured = command.unread.take()
     budget = min(thread.config.output_tokens if max_tokens is None else max_tokens, thread.config.output_tokens)
     if command.running:

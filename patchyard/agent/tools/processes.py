@@ -4,10 +4,20 @@ import asyncio
 import codecs
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 from patchyard.agent.approvals import first_of
 from patchyard.agent.journal import Journal
-from patchyard.agent.ports import Clock, ExitStatus, Sandbox, SandboxError, SandboxExecRequest, SandboxProcess
+from patchyard.agent.ports import (
+    Clock,
+    ExitStatus,
+    PatchCall,
+    PatchReply,
+    Sandbox,
+    SandboxError,
+    SandboxExecRequest,
+    SandboxProcess,
+)
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import ExecOutputDelta, ItemCompleted
 from patchyard.protocol.items import CommandExecutionItem, ItemStatus
@@ -21,6 +31,22 @@ _RECENT = 8
 """The commands used last, which are never stopped to make room."""
 _OVERTIME_S = 2.0
 """What the box may take beyond a command's time limit before the core stops the command itself."""
+
+
+class CommandPatches(Protocol):
+    """Answers the apply_patch program in a command's tree; ends with the command. Implemented by agent.patches."""
+
+    async def __call__(self, call: PatchCall) -> PatchReply:
+        """See PatchHandler."""
+        ...
+
+    def close(self) -> None:
+        """No more of them, at once."""
+        ...
+
+    async def closed(self) -> None:
+        """Wait until the last one is over."""
+        ...
 
 
 class RunningCommand:
@@ -51,6 +77,7 @@ class RunningCommand:
         """Counts up with every use of any command."""
         self.seen = False
         """The model was told about it."""
+        self.patches: CommandPatches | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -97,17 +124,25 @@ class ProcessTable:
                 return False
         return True
 
-    async def start(self, item: CommandExecutionItem, box: Sandbox, request: SandboxExecRequest) -> RunningCommand:
+    async def start(
+        self,
+        item: CommandExecutionItem,
+        box: Sandbox,
+        request: SandboxExecRequest,
+        *,
+        patches: CommandPatches | None = None,
+    ) -> RunningCommand:
         """Start a command whose item is open. SandboxError when it can't start; the item stays open then."""
         self._starting += 1
         try:
-            process = await box.spawn(request)
+            process = await box.spawn(request, on_patch=patches)
         finally:
             self._starting -= 1
         session_id = random.choice(_SESSION_IDS)  # noqa: S311 - a name, not a secret
         while session_id in self._commands:
             session_id = random.choice(_SESSION_IDS)  # noqa: S311
         command = RunningCommand(session_id, item, process, tty=request.tty, started=self._clock.monotonic())
+        command.patches = patches
         self._commands[session_id] = command
         self._use(command)
         command.task = asyncio.create_task(self._pump(command, limit_s=request.limits.wall_time_s))
@@ -129,6 +164,8 @@ class ProcessTable:
     async def kill(self, command: RunningCommand, *, grace_s: float) -> None:
         """Kill its process tree and complete its item. Never raises."""
         command.killed = True
+        if command.patches is not None:
+            command.patches.close()
         try:
             await first_of(self._kill(command), self._clock.sleep(grace_s))
         finally:
@@ -172,6 +209,8 @@ class ProcessTable:
             await command.process.kill()
         except SandboxError:
             return
+        if command.patches is not None:
+            await command.patches.closed()
         await command.ended.wait()
 
     async def _pump(self, command: RunningCommand, *, limit_s: float | None) -> None:
@@ -215,6 +254,8 @@ class ProcessTable:
         if command.completed:
             return
         command.completed = True
+        if command.patches is not None:
+            command.patches.close()  # what its daemons do later belongs to no turn
         item = command.item.model_copy(
             update={
                 "status": status,

@@ -70,6 +70,8 @@ class CallRunner:
             self._thread.journal.post(*self._notes)
             self._notes = []
         await self._thread.journal.flush()
+        if self._thread.stop_asked.is_set():
+            raise StopTurn
         if (waits := self._parked) is not None:
             self._parked, self._running = None, []
             raise waits

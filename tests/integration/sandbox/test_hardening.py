@@ -49,8 +49,9 @@ def test_full_access_still_lacks_what_the_container_lacks(backend: DockerBackend
 def test_a_killed_supervisor_takes_its_tree_along(backend: DockerBackend) -> None:
     async def scenario() -> None:
         async with backend.open(policy=DangerFullAccess()) as box:
-            script = "setsid sleep 1002 & kill -9 $PPID; sleep 1002"
+            script = "read go; setsid sleep 1002 & kill -9 $PPID; sleep 1002"
             process = await box.spawn(request("sh", "-c", script, policy=DangerFullAccess()))
+            await process.write(b"go\n")  # its begin was told by now
             assert (await process.wait()).signal == 9
             assert (await shell(box, "pgrep -fxc 'sleep 1002'; true")).output == b"0\n"
 

@@ -44,7 +44,7 @@ class Box:
         self.process = process
         self.requests: list[SandboxExecRequest] = []
 
-    async def spawn(self, request: SandboxExecRequest) -> Process:
+    async def spawn(self, request: SandboxExecRequest, *, on_patch: object = None) -> Process:
         self.requests.append(request)
         return self.process
 

@@ -52,7 +52,7 @@ class FolderBox:
             text = text.replace(inside, outside) if not text.startswith(outside) else text
         return text
 
-    async def spawn(self, request: SandboxExecRequest) -> FolderProcess:
+    async def spawn(self, request: SandboxExecRequest, *, on_patch: object = None) -> FolderProcess:
         process = await asyncio.create_subprocess_exec(
             *map(self._put, request.argv),
             cwd=self._put(request.cwd),

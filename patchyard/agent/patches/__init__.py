@@ -1,0 +1,6 @@
+"""Patches of a thread: one way for all, whether the model calls the tool or a command runs the program."""
+
+from .program import PatchProgram
+from .work import PatchWork
+
+__all__ = ["PatchProgram", "PatchWork"]
