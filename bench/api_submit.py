@@ -41,8 +41,8 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-async def post_tasks(url: str, token: str, *, requests: int, concurrency: int) -> list[float]:
-    """Seconds of each request."""
+async def post_tasks(url: str, token: str, *, requests: int, concurrency: int, pause_s: float = 0.0) -> list[float]:
+    """Seconds of each request. `pause_s` between two of them, so that what a request leaves for later is not in the next."""
     body = json.dumps({"spec": {"repository": {"type": "none"}, "instruction": "Say hello."}})
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
     taken: list[float] = []
@@ -54,6 +54,8 @@ async def post_tasks(url: str, token: str, *, requests: int, concurrency: int) -
             response = await http.post("/v1/tasks", content=body)
             taken.append(time.perf_counter() - begun)
             response.raise_for_status()
+            if pause_s:
+                await asyncio.sleep(pause_s)
 
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as http:
         await asyncio.gather(*(submit(http) for _ in range(concurrency)))
@@ -99,12 +101,13 @@ def main() -> int:
                 "load": os.getloadavg()[0],
                 "cpus": os.cpu_count(),
                 "fsync": summary(fsync_seconds(Path(folder))),
+                "spaced": summary(asyncio.run(post_tasks(url, token, requests=200, concurrency=1, pause_s=0.02))),
                 "runs": {
                     str(count): summary(asyncio.run(post_tasks(url, token, requests=options.requests, concurrency=count)))
                     for count in options.concurrency
                 },
             }
-            count = options.requests * len(options.concurrency)
+            count = 200 + options.requests * len(options.concurrency)
             used = {name: cpu.since(before[name]).own_s for name, cpu in processes.cpu_of(Path(folder, "h")).items()}
             report["cpu_ms_per_request"] = {name: round(1000 * seconds / count, 2) for name, seconds in used.items()}
         finally:
