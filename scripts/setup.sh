@@ -16,7 +16,7 @@ need() {
   debian_root || die "$1 is missing: install it (on Debian or Ubuntu: apt-get install $2) and run this again"
   say "Installing $2 (for $1)"
   [ -n "${apt_updated:-}" ] || { apt-get -qq update; apt_updated=1; }
-  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $2 >.patchyard/apt.log 2>&1 \
+  env DEBIAN_FRONTEND=noninteractive ${quiet_services:+RUNLEVEL=1} apt-get -qq install -y --no-install-recommends $2 >.patchyard/apt.log 2>&1 \
     || { tail -n 5 .patchyard/apt.log >&2; die "apt-get could not install $2"; }
 }
 
@@ -68,10 +68,12 @@ home=${PATCHYARD_HOME:-$HOME/.patchyard}
 [ "$want" = demo ] && exit 0
 
 say "Test tools"
+quiet_services=1 # the packages' own servers stay off: tests start and stop theirs
 need redis-server redis-server
 need unshare util-linux
 need ip iproute2
 need gcc gcc
-need /usr/lib/postgresql/15/bin/initdb postgresql-15
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need /usr/lib/postgresql/bin postgresql
+need musl-gcc musl-tools
 need node nodejs
 need npm npm
