@@ -33,6 +33,17 @@ def install(cache: Path) -> Path:
     return found[0]
 
 
+def host_python(cache: Path) -> Path:
+    """Folder of a Python that has pytest and nothing else, like the boxes': the commands of Codex run on this machine."""
+    folder = cache / "python"
+    if not (folder / "done").exists():
+        subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--clear", str(folder)], check=True)
+        install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(folder / "bin/python"), "pytest"]
+        subprocess.run(install, check=True)
+        (folder / "done").touch()
+    return folder / "bin"
+
+
 def environment(home: Path, cache: Path, port: int) -> dict[str, str]:
     """A home of its own with the model server as the only provider, and no way out to anything else."""
     home.mkdir(parents=True, exist_ok=True)
@@ -41,8 +52,7 @@ def environment(home: Path, cache: Path, port: int) -> dict[str, str]:
         f'[model_providers.bench]\nname = "bench"\nbase_url = "http://127.0.0.1:{port}/v1"\nenv_key = "BENCH_KEY"\nwire_api = "responses"\n'
     )
     dead = "http://127.0.0.1:9"
-    # Its commands run on this machine: the Python that has pytest comes first.
-    path = f"{cache / 'path'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{cache / 'path'}:{host_python(cache)}:{os.environ['PATH']}"
     outside = {"HTTPS_PROXY": dead, "HTTP_PROXY": dead, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
     return {**os.environ, **outside, "CODEX_HOME": str(home), "BENCH_KEY": "x", "PATH": path, "TMPDIR": str(home.parent)}
 
