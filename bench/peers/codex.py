@@ -51,10 +51,20 @@ def environment(home: Path, cache: Path, port: int) -> dict[str, str]:
         'model = "gpt-5.5"\nmodel_provider = "bench"\n[features]\nplugins = false\napps = false\nremote_plugin = false\n'
         f'[model_providers.bench]\nname = "bench"\nbase_url = "http://127.0.0.1:{port}/v1"\nenv_key = "BENCH_KEY"\nwire_api = "responses"\n'
     )
+    # Codex runs login shells: a clean home, so that this machine's own start-up files cost it nothing and hide no tool.
+    (home / ".profile").write_text(f'PATH="{host_python(cache)}:$PATH"\n')
     dead = "http://127.0.0.1:9"
     path = f"{cache / 'path'}:{host_python(cache)}:{os.environ['PATH']}"
     outside = {"HTTPS_PROXY": dead, "HTTP_PROXY": dead, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-    return {**os.environ, **outside, "CODEX_HOME": str(home), "BENCH_KEY": "x", "PATH": path, "TMPDIR": str(home.parent)}
+    return {
+        **os.environ,
+        **outside,
+        "CODEX_HOME": str(home),
+        "HOME": str(home),
+        "BENCH_KEY": "x",
+        "PATH": path,
+        "TMPDIR": str(home.parent),
+    }
 
 
 async def run_exec(binary: Path, env: dict[str, str], repositories: list[Path], at_once: int, meter: Meter) -> None:
