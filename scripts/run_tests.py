@@ -11,7 +11,7 @@ from leftovers import present
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q"]
-MUST = "engine,redis,postgres,node"
+MUST = "engine,redis,postgres,node,itself"
 
 
 def _loopback_only() -> list[str] | None:

@@ -22,13 +22,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 config.stash[_not_run].setdefault(f"{need}: {reason}", []).append(item.nodeid)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A test may also skip itself (a program is missing, not root): that is listed like a need that can't be met."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if reason.split(":")[0] not in NEEDS:
+            _skipped_itself.setdefault(f"itself: {reason}", []).append(report.nodeid)
+
+
+_skipped_itself: dict[str, list[str]] = {}
+
+
 def _broken_promises(config: pytest.Config) -> list[str]:
     promised = set(filter(None, os.environ.get("PATCHYARD_TEST_MUST", "").split(",")))
-    return sorted(reason for reason in config.stash[_not_run] if reason.split(":")[0] in promised)
+    return sorted(reason for reason in config.stash[_not_run] | _skipped_itself if reason.split(":")[0] in promised)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for reason, nodes in config.stash[_not_run].items():
+    for reason, nodes in (config.stash[_not_run] | _skipped_itself).items():
         terminalreporter.write_line(f"not run: {len(nodes)} tests ({reason})", yellow=True)
     for reason in _broken_promises(config):
         terminalreporter.write_line(f"expected to run here, but could not ({reason})", red=True)
