@@ -39,6 +39,7 @@ def test_no_more_than_the_limit_at_once_over_two_workers_and_nobody_polls(server
     async def scene() -> None:
         async with workers(server, 2) as both:
             now = most = 0
+            full = asyncio.Event()
 
             async def ask(number: int) -> None:
                 nonlocal now, most
@@ -46,8 +47,11 @@ def test_no_more_than_the_limit_at_once_over_two_workers_and_nobody_polls(server
                 permit = await worker.enter("p", tokens=1, concurrency=5)
                 now += 1
                 most = max(most, now)
-                for _ in range(50):
-                    await asyncio.sleep(0)
+                if most == 5:
+                    full.set()
+                # The first ones stay until the limit is reached, however slow the machine is.
+                await full.wait()
+                await asyncio.sleep(0)
                 now -= 1
                 await worker.leave("p", permit, tokens=1)
 
