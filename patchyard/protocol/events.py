@@ -52,7 +52,7 @@ class TurnParked(WireModel):
     """The turn waits and holds no lease, slot or container."""
 
     type: Literal["turn_parked"] = "turn_parked"
-    reason: Literal["approval", "user_input", "budget", "retry_time"]
+    reason: Literal["approval", "user_input", "budget", "retry_time", "agents"]
     until: int | None = None
 
 

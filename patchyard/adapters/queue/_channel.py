@@ -95,16 +95,34 @@ class QueueThreadChannel:
         await self._write("commit", payloads, turn_id=turn_id, submission_id=submission_id, consumed=consumed)
 
     async def finish_turn(
-        self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
+        keep_lease: bool = False,
     ) -> bool:
         """See the port. When nothing else waits and it is not kept, the lease ends with it: `receive` raises LeaseReleased."""
         extra = {"keep": True} if keep_lease else {}
         self._kept = keep_lease
-        return await self._write("finish_turn", payloads, turn_id=turn_id, consumed=consumed, extra=extra) != "STEER"
+        status = await self._write(
+            "finish_turn", payloads, turn_id=turn_id, consumed=consumed, answers=answers, extra=extra
+        )
+        return status != "STEER"
 
-    async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
+    async def park(
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        until_ms: int | None = None,
+        awaits: Sequence[str] = (),
+    ) -> None:
         """See the port."""
-        await self._write("park", payloads, turn_id=turn_id, extra={"until": until_ms} if until_ms is not None else {})
+        extra: dict[str, Any] = {"awaits": list(awaits)} if awaits else {}
+        extra |= {"until": until_ms} if until_ms is not None else {}
+        await self._write("park", payloads, turn_id=turn_id, extra=extra)
 
     def live(self, msg: LiveMsg, *, turn_id: str | None = None) -> None:
         """See the port. Sent after at most 50 ms or 20 deltas, in order with the commits."""
@@ -121,6 +139,15 @@ class QueueThreadChannel:
     async def set_container(self, container: str | None) -> None:
         """Record the container that serves the thread; None: none does."""
         await self._write("commit", (), extra={"container": container or ""})
+
+    async def take_waiting(self) -> Sequence[Submission]:
+        """All that waits and was not received yet, without waiting for more."""
+        while not self._end and await self._fetch():
+            pass
+        self._raise_if_ended()
+        taken = [entry.submission for entry in self._inbox]
+        self._inbox.clear()
+        return taken
 
     @property
     def held(self) -> bool:
@@ -154,10 +181,11 @@ class QueueThreadChannel:
         turn_id: str | None = None,
         submission_id: str | None = None,
         consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
         """Write in a task of its own: a cancelled caller must not leave open whether its records were written."""
-        work = self._write_in_order(script, payloads, turn_id, submission_id, consumed, extra or {})
+        work = self._write_in_order(script, payloads, turn_id, submission_id, consumed, answers or {}, extra or {})
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(_retrieve)
         return await asyncio.shield(task)
@@ -169,13 +197,20 @@ class QueueThreadChannel:
         turn_id: str | None,
         submission_id: str | None,
         consumed: Sequence[str],
+        answers: Mapping[str, Sequence[LinePayload]],
         extra: Mapping[str, Any],
     ) -> str:
         async with self.lock:
             self._raise_if_ended()
             encoded = encode(
-                payloads, first_ordinal=self._next, now_ms=self._now_ms, submission_id=submission_id, turn_id=turn_id
+                payloads,
+                first_ordinal=self._next,
+                now_ms=self._now_ms,
+                submission_id=submission_id,
+                turn_id=turn_id,
+                answers=answers,
             )
+            consumed = [*answers, *consumed]
             batch = self.live_buffer.take()
             ends = script != "commit" or encoded.closes_thread
             closed = self.live_buffer.close(None if ends else encoded.touched_items)
@@ -196,7 +231,7 @@ class QueueThreadChannel:
             status = decode(reply[0])
             if status == "STEER":
                 self.live_buffer.put_back(batch)
-            self._settle(status, reply, len(payloads), consumed, turn_id)
+            self._settle(status, reply, len(encoded.lines), consumed, turn_id)
             return status
 
     def _settle(self, status: str, reply: Reply, written: int, consumed: Sequence[str], turn_id: str | None) -> None:

@@ -1,4 +1,5 @@
--- Gives lease and slot back with the turn unfinished: for another worker at once (`a.ready`), or until an answer or a time.
+-- Gives lease and slot back with the turn unfinished: for another worker at once (`a.ready`), or until an answer, a time,
+-- or the end of the turn of one of the agents in `a.awaits`.
 -- -> READY | PARKED | FENCED | GAP
 local refused = guard('park')
 if refused then return refused end
@@ -16,6 +17,10 @@ else
     if e.c == 'control' then answer = 'READY' end
   end
   if #call('XRANGE', key('sq', a.thread), '(' .. (a.seen or '0-0'), '+', 'COUNT', 1) > 0 then answer = 'READY' end
+  for _, agent in ipairs(a.awaits or {}) do
+    if (st(agent, 'turn')[1] or '') == '' then answer = 'READY' end
+  end
+  put(a.thread, 'awaits', table.concat(a.awaits or {}, ' '))
   if answer == 'READY' then
     make_ready(a.thread, 'unparked')
   else
