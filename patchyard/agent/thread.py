@@ -64,7 +64,14 @@ class Thread:
         self.hooks = Hooks(config, ports, self.journal, lambda: self.active_settings)
         self.compaction_hooks: CompactionHooks = self.hooks.compaction
         self.approvals.hooks = self.hooks
-        self.agents = Agents(config, ports.agents, clock, children=known.agents, on_change=self.record_standing)
+        self.agents = Agents(
+            config,
+            ports.agents,
+            clock,
+            children=known.agents,
+            on_change=self.record_standing,
+            busy_box=lambda: self.processes.running,
+        )
         self.journal.standing = self._standing_to_repeat
         self._instructions: dict[str, Sequence[tuple[str, str]]] = {}
 

@@ -135,6 +135,8 @@ class SubAgentItem(_Item):
     agents: tuple[str, ...] = ()
     """Their thread ids."""
     message: str | None = None
+    until: int | None = None
+    """When a wait ends at the latest, in milliseconds since the epoch."""
     status: ItemStatus
 
 

@@ -121,6 +121,15 @@ class ApprovedRules(WireModel):
     """First words of commands that may run inside the sandbox."""
 
 
+class Allowance(WireModel):
+    """How far an agent may go. None: no limit of that kind."""
+
+    model_requests: int | None = None
+    tool_calls: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+
 class ChildAgent(WireModel):
     """An agent that this thread's agent started in a thread of its own."""
 
@@ -131,8 +140,14 @@ class ChildAgent(WireModel):
     """Beginning of what it was told."""
     closed: bool = False
     usage: TokenUsage = Field(default_factory=TokenUsage)
-    """As far as the parent has counted it."""
+    """As far as the parent has counted it, like the three that follow."""
     cost_usd: float | None = None
+    model_requests: int = 0
+    tool_calls: int = 0
+    share: Allowance | None = None
+    """What each of its turns may use, of the parent's budgets. None: it was started before shares were kept."""
+    up_to: Allowance | None = None
+    """What its thread may have used in all when its present turn ends: so much is set aside. None: it rests."""
 
 
 class Standing(WireModel):

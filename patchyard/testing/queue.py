@@ -232,10 +232,11 @@ class MemoryBackend(MemoryEnds):
         t.fence += 1
         t.awaits = list(a.get("awaits", []))
         over = any(name not in self._threads or not self._threads[name].turn for name in t.awaits)
+        waking = ("control", "steer") if t.awaits else ("control",)
         unseen = any(id_order(name) > id_order(a["seen"]) for name in t.waiting)
         if a.get("ready"):
             self._make_ready(a["thread"], "hand_over")
-        elif unseen or over or any(e.role == "control" for e in t.waiting.values()):
+        elif unseen or over or any(e.role in waking for e in t.waiting.values()):
             self._make_ready(a["thread"], "unparked")
         else:
             t.status = "parked"

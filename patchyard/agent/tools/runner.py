@@ -41,14 +41,17 @@ class CallRunner:
         self.stop_reason: str | None = None
         """A hook wants the turn to end after this step."""
 
-    def start(self, item: Call) -> None:
-        """Run a call as soon as those that it must wait for are over. Its item is in the history already."""
+    def start(self, item: Call, *, again: bool = False) -> None:
+        """Run a call as soon as those that it must wait for are over. Its item is in the history already.
+
+        `again`: an earlier segment has counted it.
+        """
         call = ToolCall(item, self._turn_id, self._thread.ports.clock.monotonic())
         tool = self._registry.get(item.name)
         before = [r.task for r in self._running if tool is None or not tool.parallel or (r.tool and not r.tool.parallel)]
-        limit = self._spend.budgets.tool_calls
-        over = limit is not None and self._spend.tool_calls >= limit
-        self._spend.tool_calls += 1
+        limit = self._spend.for_itself().tool_calls
+        over = not again and limit is not None and self._spend.tool_calls >= limit
+        self._spend.tool_calls += 0 if again else 1
         task = asyncio.create_task(self._run(call, tool, before, over=over))
         task.add_done_callback(_seen)
         self._running.append(_Running(call, tool, task))
@@ -64,7 +67,7 @@ class CallRunner:
             try:
                 self._record(running, running.task.result())
             except ParkTurn as parked:
-                self._parked = self._parked or parked
+                self._parked = parked if self._parked is None else self._parked.joined(parked)
         self._running = [r for r in self._running if not r.recorded]
         if self._notes:
             self._thread.journal.post(*self._notes)

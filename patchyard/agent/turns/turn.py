@@ -63,7 +63,7 @@ class Turn:
             self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
         spend = _spend(thread, recovery, thread.ports.clock.now_ms())
-        thread.agents.spend, thread.agents.turn_id = spend, turn_id
+        thread.agents.serve(turn_id, spend)
         self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
         self._registry = registry
@@ -99,6 +99,7 @@ class Turn:
             self.state.submission = submission
         else:
             self.state.steers.append(submission)
+            self._thread.agents.input_came.set()
 
     # --- the turn
 
@@ -291,10 +292,10 @@ class Turn:
             await self.state.wait_news()
 
     async def _finish_calls(self, calls: Sequence[Call]) -> None:
-        """Calls that waited for a person, or behind one that did."""
+        """Calls that waited for a person or for agents, or behind one that did."""
         self._step = self._new_step()
         for call in calls:
-            self._step.runner.start(call)
+            self._step.runner.start(call, again=True)
         await self._step.runner.settle()
 
     # --- steps
@@ -426,14 +427,15 @@ def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
     turn = recovery.turn
     told = records.was_told_to_wrap_up(thread.journal.world, turn.turn_id)
     usage, cost = turn.usage, turn.cost_usd
-    for child in thread.agents.spent_in(turn.turn_id):
+    agents = thread.agents.spent_in(turn.turn_id)
+    for child in agents:
         usage, cost = tokens.add(usage, child.usage), tokens.add_cost(cost, child.cost_usd)
     return Spend(
         budgets,
         # As if it had begun just so long ago as it was worked on: time without a worker is nobody's work.
         now_ms - turn.active_ms,
-        model_requests=turn.model_requests,
-        tool_calls=turn.tool_calls,
+        model_requests=turn.model_requests + sum(child.model_requests for child in agents),
+        tool_calls=turn.tool_calls + sum(child.tool_calls for child in agents),
         usage=usage,
         cost_usd=cost,
         warned=told,

@@ -12,9 +12,10 @@ if a.ready then
   answer = 'READY'
   make_ready(a.thread, 'hand_over')
 else
-  -- What arrived unseen, and every answer, wakes the turn again. Other Ops that the worker left on purpose do not.
+  -- What arrived unseen, and every answer, wakes the turn again, and input one that waits for agents: its wait is over then.
+  -- Other Ops that the worker left on purpose do not.
   for _, e in ipairs(entries(a.thread)) do
-    if e.c == 'control' then answer = 'READY' end
+    if e.c == 'control' or (a.awaits and e.c == 'steer') then answer = 'READY' end
   end
   if #call('XRANGE', key('sq', a.thread), '(' .. (a.seen or '0-0'), '+', 'COUNT', 1) > 0 then answer = 'READY' end
   for _, agent in ipairs(a.awaits or {}) do
