@@ -173,6 +173,10 @@ class Settings(BaseSettings):
     """A worker that is silent for so long has lost its threads."""
     hold_time_s: float = Field(default=120, gt=0)
     """How long a turn waits for an answer in its slot before it parks."""
+    agents_limit: int = Field(default=4, ge=1, le=16)
+    """Agents that a turn's agent may have open at once."""
+    agents_depth: int = Field(default=1, ge=0, le=4)
+    """How deep agents may start agents: 0 not at all, 1 a task's own agent only."""
     verify_rounds: int = Field(default=3, ge=1, le=10)
     """Verification runs of one task: the first and the retries after feedback to the agent."""
 

@@ -95,9 +95,7 @@ class Journal:
         await self.flush()
         cleaned = tuple(self.redactor.payload(p) for p in payloads)
         told = {name: [self.redactor.payload(p) for p in records] for name, records in (answers or {}).items()}
-        finishing = self._channel.finish_turn(
-            cleaned, turn_id=turn_id, consumed=consumed, answers=told, keep_lease=keep_lease
-        )
+        finishing = self._channel.finish_turn(cleaned, turn_id=turn_id, consumed=consumed, answers=told, keep_lease=keep_lease)
         done = await uninterrupted(finishing)
         if done:
             for payload in cleaned:
@@ -105,9 +103,7 @@ class Journal:
             self.turn_id = None
         return done
 
-    async def park(
-        self, *payloads: LinePayload, turn_id: str, until_ms: int | None, awaits: Sequence[str] = ()
-    ) -> None:
+    async def park(self, *payloads: LinePayload, turn_id: str, until_ms: int | None, awaits: Sequence[str] = ()) -> None:
         """See ThreadChannel.park."""
         await self.flush()
         parking = self._channel.park(self._take(payloads), turn_id=turn_id, until_ms=until_ms, awaits=awaits)

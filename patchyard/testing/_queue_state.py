@@ -102,6 +102,7 @@ FIELDS = (
     "why",
     "crashes",
     "parent",
+    "kind",
 )
 
 

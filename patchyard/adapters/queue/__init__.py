@@ -1,7 +1,7 @@
 """The queue: submissions in, events out, one owner per thread. See docs/subsystems/queue.md."""
 
 from ._backend import Backend
-from ._channel import QueueThreadChannel
+from ._channel import QueueThreadChannel, WaitingSubmission
 from ._control import ControlReader
 from ._core import CONTROL_PLACES, ORDINARY_PLACES, QueueCore
 from ._types import (
@@ -52,4 +52,5 @@ __all__ = [
     "ThreadRegistration",
     "ThreadState",
     "ThreadStatus",
+    "WaitingSubmission",
 ]

@@ -24,10 +24,13 @@ RETRY_S = 0.2
 """Pause between tries while the server is away, beyond those of the connection itself."""
 
 
-class _Received(NamedTuple):
+class WaitingSubmission(NamedTuple):
+    """A submission that was not consumed yet."""
+
     stream_id: str
     submission: Submission
     turn_id: str
+    """The turn that it was accepted for; empty: for none."""
 
 
 def wall_clock_ms() -> int:
@@ -57,7 +60,7 @@ class QueueThreadChannel:
         self._monotonic = monotonic
         self._next = claim.next_ordinal
         self._deadline = claim.leased_at + core.lease_ttl_s
-        self._inbox: deque[_Received] = deque()
+        self._inbox: deque[WaitingSubmission] = deque()
         self._stream_ids: dict[str, str] = {}
         self._seen = "0-0"
         self._wake = asyncio.Event()
@@ -106,9 +109,7 @@ class QueueThreadChannel:
         """See the port. When nothing else waits and it is not kept, the lease ends with it: `receive` raises LeaseReleased."""
         extra = {"keep": True} if keep_lease else {}
         self._kept = keep_lease
-        status = await self._write(
-            "finish_turn", payloads, turn_id=turn_id, consumed=consumed, answers=answers, extra=extra
-        )
+        status = await self._write("finish_turn", payloads, turn_id=turn_id, consumed=consumed, answers=answers, extra=extra)
         return status != "STEER"
 
     async def park(
@@ -140,14 +141,19 @@ class QueueThreadChannel:
         """Record the container that serves the thread; None: none does."""
         await self._write("commit", (), extra={"container": container or ""})
 
-    async def take_waiting(self) -> Sequence[Submission]:
+    async def take_waiting(self) -> Sequence[WaitingSubmission]:
         """All that waits and was not received yet, without waiting for more."""
         while not self._end and await self._fetch():
             pass
         self._raise_if_ended()
-        taken = [entry.submission for entry in self._inbox]
+        taken = list(self._inbox)
         self._inbox.clear()
         return taken
+
+    async def release(self) -> bool:
+        """Give the lease back if nothing is left to do. False: something is."""
+        await self._released_when_idle()
+        return not self.held
 
     @property
     def held(self) -> bool:
@@ -272,7 +278,7 @@ class QueueThreadChannel:
                 self.mark_lost()
             self._raise_if_ended()
         for stream_id, submission_id, text, turn_id in reply[1]:
-            entry = _Received(decode(stream_id), Submission.model_validate_json(text), decode(turn_id))
+            entry = WaitingSubmission(decode(stream_id), Submission.model_validate_json(text), decode(turn_id))
             self._stream_ids[decode(submission_id)] = entry.stream_id
             self._seen = entry.stream_id
             self._inbox.append(entry)

@@ -72,6 +72,7 @@ def claim_of(reply: Reply, *, leased_at: float) -> Claim | None:
         trimmed_through=_trimmed(fields),
         container=fields.get("container") or None,
         spent=_spent(fields, "u:", "f:"),
+        turn_kind=fields.get("kind") or None,
     )
 
 

@@ -102,6 +102,8 @@ class Claim:
     container: str | None
     spent: Spent
     """What the active turn has used so far, with its agents."""
+    turn_kind: str | None
+    """Kind of the active turn."""
 
 
 @dataclass(frozen=True)

@@ -90,9 +90,7 @@ class Agents:
             depth=self._config.agent_depth + 1,
         )
         share = allowance(budgets)
-        self._note(
-            ChildAgent(thread_id=thread_id, turn_id=self._turn_id, message=message[:_SHOWN], share=share, up_to=share)
-        )
+        self._note(ChildAgent(thread_id=thread_id, turn_id=self._turn_id, message=message[:_SHOWN], share=share, up_to=share))
         try:
             await self._reach.spawn(order)
         except AgentThreadError as error:

@@ -38,7 +38,9 @@ def share_of(left: Budgets, aside: Mapping[str, float]) -> Budgets:
             continue
         free = rest - aside.get(name, 0)
         if free < 2 * _LEAST[name]:
-            raise ToolError(f"The turn's budget ({words}) is too far used for an agent. Do it yourself, or close an agent first.")
+            raise ToolError(
+                f"The turn's budget ({words}) is too far used for an agent. Do it yourself, or close an agent first."
+            )
         given[name] = max(_LEAST[name], free / _PARTS if name == "cost_usd" else free // _PARTS)
     return left.model_copy(update=given)
 

@@ -117,9 +117,7 @@ class Kit:
         priority: int = 5,
         parent: ParentTurn | None = None,
     ) -> SubmissionReceipt:
-        registration = ThreadRegistration(
-            task_id=task, repository=repository, spec_json="{}", title="a title", parent=parent
-        )
+        registration = ThreadRegistration(task_id=task, repository=repository, spec_json="{}", title="a title", parent=parent)
         submission = self.submission(thread, op, key=key, tenant=tenant)
         return await self.core.submit(submission, registration=registration, priority=priority)
 

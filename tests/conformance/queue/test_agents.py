@@ -248,12 +248,10 @@ def test_a_steer_keeps_answers_from_being_written_twice(backend: MakeBackend) ->
             run = await k.running()
             stop = (await k.submit(run.thread, ops.Interrupt())).submission_id
             steer = (await k.submit(run.thread, say("more"))).submission_id
-            assert [s.id for s in await run.channel.take_waiting()] == [stop, steer]
+            assert [entry.submission.id for entry in await run.channel.take_waiting()] == [stop, steer]
             answers = {stop: [events.OpApplied(op="interrupt")]}
             assert not await run.channel.finish_turn([interrupted()], turn_id=run.turn, answers=answers)
-            assert await run.channel.finish_turn(
-                [interrupted(steer)], turn_id=run.turn, consumed=[steer], answers=answers
-            )
+            assert await run.channel.finish_turn([interrupted(steer)], turn_id=run.turn, consumed=[steer], answers=answers)
             assert await k.event_types(run.thread) == ["turn_started", "op_applied", "turn_interrupted"]
 
     asyncio.run(main())

@@ -16,6 +16,14 @@ export type AgentMessageItem = {
   phase?: string | null;
 };
 
+/** How far an agent may go. None: no limit of that kind. */
+export type Allowance = {
+  model_requests?: number | null;
+  tool_calls?: number | null;
+  tokens?: number | null;
+  cost_usd?: number | null;
+};
+
 /** The Op was taken; what it does is seen in events. */
 export type Applied = {
   type: "applied";
@@ -65,6 +73,10 @@ export type ChildAgent = {
   closed?: boolean;
   usage?: TokenUsage;
   cost_usd?: number | null;
+  model_requests?: number;
+  tool_calls?: number;
+  share?: Allowance | null;
+  up_to?: Allowance | null;
 };
 
 /** Kill the commands that outlived their turn. */
@@ -800,6 +812,7 @@ export type SubAgentItem = {
   action: "spawn" | "send" | "wait" | "close";
   agents?: Array<string>;
   message?: string | null;
+  until?: number | null;
   status: ItemStatus;
 };
 
@@ -1024,7 +1037,7 @@ export type TurnOverrides = {
 /** The turn waits and holds no lease, slot or container. */
 export type TurnParked = {
   type: "turn_parked";
-  reason: "approval" | "user_input" | "budget" | "retry_time";
+  reason: "approval" | "user_input" | "budget" | "retry_time" | "agents";
   until?: number | null;
 };
 
