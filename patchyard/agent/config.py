@@ -70,7 +70,7 @@ class SessionConfig:
     sessions_limit: int = 64
     """Commands that may run at once in one thread."""
     agents_hold_s: float = 5
-    """How long a turn that waits for an agent keeps a slot that this agent waits for."""
+    """How long a turn that waits for an agent keeps its slot while that agent has none."""
     agents_limit: int = 4
     """Agents that a thread's agent may have open at once."""
     agent_depth: int = 0

@@ -83,13 +83,13 @@ class QueueAgents:
 
     async def changed(self, thread_ids: Sequence[str]) -> None:
         """See the port."""
-        queued: set[str] | None = None
+        running: set[str] = set()
         while True:
             seen = {thread_id: await self._status(thread_id) for thread_id in thread_ids}
-            waits = {thread_id for thread_id, status in seen.items() if status == "queued"}
-            if not all(status in BUSY for status in seen.values()) or (queued is not None and waits - queued):
+            runs = {thread_id for thread_id, status in seen.items() if status == "running"}
+            if running - runs or not all(status in BUSY for status in seen.values()):
                 return
-            queued = waits
+            running = runs
             await asyncio.sleep(_LOOK_S)
 
     async def close(self, thread_id: str) -> None:

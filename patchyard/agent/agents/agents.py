@@ -137,7 +137,7 @@ class Agents:
 
     def _hold_s(self, states: Sequence[AgentState]) -> float:
         """How long a wait may keep the slot. One that an agent waits for is given up soon, or nobody could ever go on."""
-        if any(state.status == "queued" for state in states):
+        if any(state.status in ("queued", "waiting") for state in states):
             return self._config.agents_hold_s
         # A park would end the turn's commands: while all agents have slots of their own, there is no need for that.
         return math.inf if self._busy_box() else self._config.hold_time_s

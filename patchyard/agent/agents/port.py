@@ -75,7 +75,7 @@ class AgentThreads(Protocol):
         ...
 
     async def changed(self, thread_ids: Sequence[str]) -> None:
-        """Return once one of them may not be busy any more, or begins to wait for a slot. Cancel-safe."""
+        """Return once one of them may not be busy any more, or has no slot any more. Cancel-safe."""
         ...
 
     async def close(self, thread_id: str) -> None:

@@ -137,7 +137,7 @@ class Ending:
 
     def _waits(self, call: Call) -> bool:
         item = self._journal.open_items.get(call.call_id)
-        waits_for_agents = isinstance(item, SubAgentItem) and item.action == "wait"
+        waits_for_agents = isinstance(item, SubAgentItem) and item.until is not None
         return waits_for_agents or self._thread.questions.find(call.call_id) is not None
 
     async def _last_word(self, status: TurnStatus, error: ErrorInfo | None, *, limit_s: float | None) -> Sequence[DurableMsg]:

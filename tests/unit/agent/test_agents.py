@@ -246,6 +246,28 @@ def test_a_wait_for_an_agent_without_a_slot_gives_the_slot_up():
     asyncio.run(main())
 
 
+def test_a_wait_that_an_earlier_version_left_open_is_answered_and_not_begun_again():
+    async def main():
+        h = harness([spawn("a"), wait(timeout_ms=600_000), says("ok")], [Child("a", hangs=True)])
+        h.submit()
+        task = h.start()
+        await h.until(lambda: any(e.item.type == "sub_agent" and e.item.action == "wait" for e in h.of_type("item_started")))
+        h.channel.lose_lease()
+        await asyncio.gather(task, return_exceptions=True)
+        for number, line in enumerate(h.channel.lines):
+            if getattr(line.payload, "type", "") == "item_started" and line.payload.item.id == "w":
+                item = line.payload.item.model_copy(update={"until": None})
+                payload = line.payload.model_copy(update={"item": item})
+                h.channel.lines[number] = line.model_copy(update={"payload": payload})
+        h.next_owner()
+        await h.run()
+        h.assert_done()
+        assert h.model.outputs()["w"] == "interrupted by a worker restart"
+        assert h.end().type == "turn_completed"
+
+    asyncio.run(main())
+
+
 def test_a_wait_for_a_working_agent_holds_the_slot_for_the_hold_time_only():
     async def main():
         h = harness([spawn("a"), wait(timeout_ms=600_000)], [Child("a", hangs=True)], hold_time_s=30)
