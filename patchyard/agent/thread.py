@@ -15,7 +15,7 @@ from .config import Ports, SessionConfig, Settings
 from .context.history import History
 from .context.surroundings import IMAGES
 from .errors import TurnError
-from .hooks import Hooks
+from .hooks import Hooks, HookWords
 from .journal import Journal
 from .ports import Sandbox, SandboxError
 from .redact import Redactor
@@ -48,6 +48,7 @@ class Thread:
         """A tool of the running turn may have changed the work tree."""
         self.stop_asked = asyncio.Event()
         """A person wants the running turn to end, and said so where no tool call waits for the answer."""
+        self.hook_words = HookWords()
         if restored is not None:
             self._restore(restored)
         clock = ports.clock

@@ -167,7 +167,10 @@ class StreamView:
 
     def _patch(self, item: items.FileChangeItem) -> None:
         if item.status is not ItemStatus.COMPLETED:
-            self._line("✘", f"patch {item.status}: {', '.join(safe(change.path) for change in item.changes)}", "red")
+            touched = ", ".join(safe(change.path) for change in item.changes) or "it could not be read"
+            self._line("✘", f"patch {item.status}: {touched}", "red")
+            if item.error is not None:
+                self._console.print(_indented(item.error), style="dim", markup=False)
             return
         for change in item.changes:
             moved = f" → {safe(change.move_path)}" if change.move_path else ""

@@ -252,6 +252,7 @@ export type FileChangeItem = {
   type: "file_change";
   changes: Array<FileUpdate>;
   status: ItemStatus;
+  error?: string | null;
 };
 
 /** One file of a patch. */
