@@ -1,13 +1,13 @@
 """What a session is given: its configuration and its ports."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile, PromptFamily
 from patchyard.protocol.ops import TurnOverrides
 from patchyard.protocol.policies import ApprovalPolicy, SandboxPolicy
-from patchyard.protocol.tasks import TaskSpec
+from patchyard.protocol.tasks import HookEvent, HookSpec, TaskSpec
 
 from .agents.port import AgentThreads
 from .ports import Clock, ModelClient, SandboxSource, Telemetry, ThreadChannel, TurnGate
@@ -71,6 +71,8 @@ class SessionConfig:
     """Commands that may run at once in one thread."""
     agents_limit: int = 4
     """Agents that a thread's agent may have open at once."""
+    tenant_hooks: Mapping[HookEvent, Sequence[HookSpec]] = field(default_factory=dict)
+    """Hooks of the tenant: they come before those of the task."""
     agent_depth: int = 0
     """0: a task's own agent; 1: one that it started; …"""
     agents_depth_limit: int = 1

@@ -328,12 +328,17 @@ class StreamError(WireModel):
     error: ErrorInfo
 
 
+HookSource = Literal["tenant", "task", "repository"]
+"""Whose hook it is, in the order in which they count."""
+
+
 class HookStarted(WireModel):
     """A hook runs."""
 
     type: Literal["hook_started"] = "hook_started"
     event: str
     command: str
+    source: HookSource | None = None
 
 
 class HookCompleted(WireModel):
@@ -344,6 +349,7 @@ class HookCompleted(WireModel):
     command: str
     outcome: Literal["ok", "blocked", "failed", "timed_out"]
     message: str | None = None
+    source: HookSource | None = None
 
 
 DurableMsg = Annotated[

@@ -229,6 +229,7 @@ class Segment:
             stream_retries=settings.model_stream_retries,
             hold_time_s=settings.hold_time_s,
             secrets=self._parts.secrets,
+            tenant_hooks=settings.hooks_of(claim.tenant_id),
             agent_depth=depth_of(spec),
         )
 

@@ -304,6 +304,7 @@ export type HookCompleted = {
   command: string;
   outcome: "ok" | "blocked" | "failed" | "timed_out";
   message?: string | null;
+  source?: "tenant" | "task" | "repository" | null;
 };
 
 /** When a hook runs. */
@@ -321,6 +322,7 @@ export type HookStarted = {
   type: "hook_started";
   event: string;
   command: string;
+  source?: "tenant" | "task" | "repository" | null;
 };
 
 /** An image from the user: an https or data URL. */
