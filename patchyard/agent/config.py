@@ -12,6 +12,7 @@ from patchyard.protocol.tasks import HookEvent, HookSpec, TaskSpec
 from .agents.port import AgentThreads
 from .ports import Clock, ModelClient, SandboxSource, Telemetry, ThreadChannel, TurnGate
 from .prompts import family_for
+from .recall import ApprovalMemory
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Ports:
     clock: Clock
     agents: AgentThreads | None = None
     """None: the agent can't start others."""
+    approvals: ApprovalMemory | None = None
+    """None: what people allow counts for the thread only."""
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ class Session:
         thread.active_settings = turn.settings_from(thread.settings)
         thread.stop_asked.clear()
         thread.hook_words.clear()
+        thread.approvals.allowed.begin_turn()
         thread.changed_files = False
         running = asyncio.create_task(turn.run())
         try:

@@ -25,6 +25,7 @@ from patchyard.rollout import RestoredThread, RolloutError, decode_line, load_th
 from workers.parts import Parts
 
 from .agents import QueueAgents, depth_of
+from .approvals import RepositoryApprovals
 from .boxes import TurnBoxes
 from .channel import WorkerChannel
 from .delivery import Delivery
@@ -126,6 +127,9 @@ class Segment:
             clock=self._parts.clock,
             agents=QueueAgents(
                 self._parts.queue, self._parts.store, self._parts.boxes.snapshots, self._owner(), spec=spec, boxes=boxes
+            ),
+            approvals=RepositoryApprovals.of(
+                self._parts.catalog, spec.repository, tenant_id=self._claim.tenant_id, thread_id=self._claim.thread_id
             ),
         )
         self._session = Session(self._config(spec), ports, start.restored)

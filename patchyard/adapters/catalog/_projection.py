@@ -6,9 +6,11 @@ from typing import NamedTuple
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from patchyard.protocol.events import ApprovalRemembered
 from patchyard.protocol.ids import created_at
 from patchyard.protocol.rollout_lines import EventMsgLine, RolloutLine, SessionMeta, SessionMetaLine
 
+from ._approvals import Record, remember
 from ._fold import fold_event
 from ._views import clean, repository_key, search_text, thread_summary, turn_summary
 from .database.insert import insert_or_ignore
@@ -87,6 +89,8 @@ def _fold(session: Session, key: ThreadKey, lines: Sequence[RolloutLine]) -> Non
             case SessionMetaLine():
                 thread.task_id = line.payload.task_id
                 task = task or _task_from_meta(session, key, line.payload)
+            case EventMsgLine(payload=ApprovalRemembered() as msg):
+                remember(session, thread, Record(line.ordinal, line.timestamp), msg)
             case EventMsgLine():
                 turn = _turn_of(session, key, turns, line.turn_id)
                 opened = fold_event(line, task=task, thread=thread, turn=turn)
