@@ -1,11 +1,10 @@
 """`approvals …`: what people allowed on repositories, listed and taken back."""
 
-from pathlib import Path
-
 import click
 
 from patchyard.cli.context import examples, json_option, open_client, print_json, run, settings, stdout
 from patchyard.cli.render.rules import print_approvals, rule_text
+from patchyard.cli.running.source import repository_name
 from patchyard.protocol.approvals import ApprovalListResponse, ApprovalView
 
 
@@ -29,12 +28,11 @@ def approvals() -> None:
 @json_option
 def list_approvals(repository: str | None, revoked: bool, limit: int, cursor: str | None, as_json: bool) -> None:
     """List approvals, newest first."""
-    if repository is not None and Path(repository).is_dir():
-        repository = str(Path(repository).resolve())  # as `fix` names it
 
     async def ask() -> ApprovalListResponse:
+        wanted = None if repository is None else await repository_name(repository)
         async with open_client(settings()) as client:
-            return await client.list_approvals_page(repository=repository, revoked=revoked, limit=limit, cursor=cursor)
+            return await client.list_approvals_page(repository=wanted, revoked=revoked, limit=limit, cursor=cursor)
 
     page = run(ask())
     if as_json:
