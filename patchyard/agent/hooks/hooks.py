@@ -21,7 +21,7 @@ from patchyard.protocol.model_items import InputText, Message
 from patchyard.protocol.policies import ApprovalMode, DangerFullAccess, ExternalSandbox
 from patchyard.protocol.tasks import HookEvent, HookSpec
 
-from .outcome import NOTHING, HookResult, Verdict, encode, interpret, merge
+from .outcome import NOTHING, HookResult, Verdict, closed, encode, interpret, merge
 from .process import HookCommand, run_hook
 
 REPOSITORY_FILE = ".patchyard/hooks.toml"
@@ -146,6 +146,8 @@ class Hooks:
             else:
                 run = await run_hook(box, command, stdin, self._ports.clock)
                 result = interpret(event, run, timeout_s=hook.timeout_s)
+            if known.source == "tenant" and event is HookEvent.PRE_TOOL_USE:
+                result = closed(result)
         finally:
             done = HookCompleted(
                 event=event.value,

@@ -172,6 +172,13 @@ def _check(event: HookEvent, specific: _Specific) -> None:
             raise _NotOffered(f"`{name}` is not offered for {event.value}")
 
 
+def closed(result: HookResult) -> HookResult:
+    """The result of a guard that must not be got around by making it fail: a failure is a no."""
+    if result.outcome not in ("failed", "timed_out"):
+        return result
+    return replace(result, block=f"a hook of the tenant failed, and so it counts as refused: {result.message}")
+
+
 def _blocked(event: HookEvent, reason: str, *, warning: str | None = None) -> HookResult:
     reason = _cut(reason) or ""
     permission: Literal["deny"] | None = "deny" if event is HookEvent.PERMISSION_REQUEST else None

@@ -81,6 +81,19 @@ def test_projecting_again_neither_doubles_nor_revives(url: str) -> None:
     using(url, work)
 
 
+def test_a_database_that_was_lost_does_not_revive_what_was_revoked(url: str) -> None:
+    """It is made again from rollouts, which do not know of revocations: better to ask once more."""
+
+    async def work(catalog: Catalog) -> None:
+        lost, behind = thread_with(NPM), thread_with(FILE)
+        await catalog.reindex_thread("default", lost.thread_id, lost.lines)
+        await catalog.apply_lines("default", behind.thread_id, behind.lines[:1])
+        await catalog.reindex_thread("default", behind.thread_id, behind.lines)
+        assert await listed(catalog, revoked=True) == [FILE]
+
+    using(url, work)
+
+
 def test_no_tenant_sees_or_revokes_what_another_allowed(url: str) -> None:
     async def work(catalog: Catalog) -> None:
         mine, theirs = thread_with(NPM), thread_with(NPM, tenant="other")
