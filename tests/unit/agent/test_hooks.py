@@ -478,7 +478,9 @@ def test_the_tenants_change_of_a_command_wins():
     assert "done" in h.model.outputs()["c1"]
 
 
-@pytest.mark.parametrize("guard", [Command("tenant", code=137), Command("tenant", hangs=True), Command("tenant", error="no room")])
+@pytest.mark.parametrize(
+    "guard", [Command("tenant", code=137), Command("tenant", hangs=True), Command("tenant", error="no room")]
+)
 def test_a_tenants_guard_that_fails_is_a_no(guard):
     """The commands of the box could make it fail."""
     named = {HookEvent.PRE_TOOL_USE: (HookSpec(command="tenant", timeout_s=5),)}
