@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ._model import WireModel
+from .approvals import ApprovedRules
 from .errors import ErrorInfo
 from .events import DurableMsg
 from .ids import TenantId
@@ -101,24 +102,6 @@ class SpanRecord(WireModel):
     started_at: int
     ended_at: int
     attributes: dict[str, str | int | float | bool] = Field(default_factory=dict)
-
-
-class ApprovedCommand(WireModel):
-    """A command that a person allowed for the thread, exactly as it was asked."""
-
-    script: str
-    cwd: str
-    escalated: bool
-
-
-class ApprovedRules(WireModel):
-    """What people allowed for the rest of the thread."""
-
-    commands: tuple[ApprovedCommand, ...] = ()
-    paths: tuple[str, ...] = ()
-    """Absolute paths of files that patches may touch."""
-    prefixes: tuple[tuple[str, ...], ...] = ()
-    """First words of commands that may run inside the sandbox."""
 
 
 class Allowance(WireModel):

@@ -325,7 +325,7 @@ class Turn:
             self._journal.post(*await self._surroundings())
         result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
-        if self._step is not None and (reason := self._step.runner.stop_reason) is not None:
+        if (reason := self._thread.hook_words.stop) is not None:
             raise TurnError(_stopped_by_hook("PostToolUse", reason))
         if over is not None:
             raise over
