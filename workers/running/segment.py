@@ -235,20 +235,26 @@ class Segment:
     async def _give_up(self, error: ErrorInfo) -> None:
         """End a turn that can't be run at all, with everything that waits for it."""
         turn_id = self._claim.active_turn_id
-        waiting: list[str] = []
-        try:
-            async with asyncio.timeout(_STRAY_S):
-                while True:
-                    waiting.append((await self._queue_channel.receive()).id)
-        except TimeoutError:
-            pass
         log.error("a turn is given up: %s", error.message)
+        waiting = await self._waiting()
         if turn_id is None:
             await self._queue_channel.hand_over()
             return
         failed = TaskStatusChanged(status=TaskStatus.FAILED, reason=error.code.value, error=error)
         ended = TurnFailed(error=error, usage=TokenUsage())
-        await self._queue_channel.finish_turn([failed, ended], turn_id=turn_id, consumed=waiting)
+        # Refused: a steer was on its way to the inbox.
+        while not await self._queue_channel.finish_turn([failed, ended], turn_id=turn_id, consumed=waiting):
+            waiting += await self._waiting()
+
+    async def _waiting(self) -> list[str]:
+        """Submissions that wait now."""
+        found: list[str] = []
+        try:
+            async with asyncio.timeout(_STRAY_S):
+                while True:
+                    found.append((await self._queue_channel.receive()).id)
+        except TimeoutError:
+            return found
 
 
 def _policy(spec: TaskSpec, restored: RestoredThread | None) -> SandboxPolicy:

@@ -11,11 +11,12 @@ from patchyard.adapters.sandbox import Box
 from patchyard.protocol.policies import ReadOnly, SandboxPolicy, WorkspaceWrite
 from patchyard.testing.builders import response, says, shell, spec
 from patchyard.testing.harness import AgentHarness
+from tests.waiting import WAIT_S
 from workers.parts import SystemClock
 
 from .conftest import DockerBackend, engine_boxes
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.engine
 
 LATER = "mkdir -p pkg; cd pkg && apply_patch <<'EOF'\n{}EOF\necho code $?"
 
@@ -55,7 +56,7 @@ def outputs(backend: DockerBackend, scripts: Sequence[str], *, policy: SandboxPo
             h.source = OneBox(box)  # type: ignore[assignment]
             h.session = h.new_session()
             h.submit()
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(WAIT_S):
                 await h.session.run()
             assert h.session._thread.journal.open_items == {}
             return h
