@@ -1,6 +1,7 @@
 """A session over doubles, in one object; and the doubles that only keep what they were told: spans, and the gate."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from .scripted_model import ScriptedModel, ScriptStep
 from .scripted_sandbox import Command, ScriptedSandbox, ScriptedSource
 
 AttributeValue = str | int | float | bool
+
+HANGS_S = 60.0
+"""Real seconds after which a test has failed that waits: a slow machine, or a real server behind a double, needs some."""
 
 
 @dataclass
@@ -146,19 +150,19 @@ class AgentHarness:
 
     async def run(self) -> SessionOutcome:
         """Run the session, with a guard against hanging."""
-        return await asyncio.wait_for(self.session.run(), 10)
+        return await asyncio.wait_for(self.session.run(), HANGS_S)
 
     def start(self) -> "asyncio.Task[SessionOutcome]":
         """Run the session in the background."""
         return asyncio.create_task(self.run())
 
-    async def until(self, holds: Callable[[], object], *, rounds: int = 20_000) -> None:
-        """Let the session run until something holds. Time stands still unless nothing else can run."""
-        for _ in range(rounds):
-            if holds():
-                return
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Let the session run until something holds. The clock stands still unless nothing else can run."""
+        over = time.monotonic() + HANGS_S
+        while not holds():
+            if time.monotonic() > over:
+                raise AssertionError("it never came true")
             await asyncio.sleep(0)
-        raise AssertionError("it never came true")
 
     def types(self) -> list[str]:
         """Types of the durable events, in order."""

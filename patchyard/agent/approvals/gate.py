@@ -122,14 +122,16 @@ class Approvals:
         self, question: ExecApprovalRequest, answer: Answer, key: ApprovedCommand
     ) -> Sequence[ApprovalRule] | None:
         """What an answer allows beyond the thread; None: nothing beyond this call."""
-        rules: list[ApprovalRule] = []
         for_session = answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION
+        rules: list[ApprovalRule] = []
         if for_session:
-            found = self.allowed.allow_command(key)
-            rules += found if question.session_scope == "repository" else ()
+            rules += self.allowed.allow_command(key)
         if answer.prefix_rule:
             rules += self.allowed.allow_prefix(answer.prefix_rule)
-        return rules if for_session or answer.prefix_rule else None
+        if not for_session and not answer.prefix_rule:
+            return None
+        # A yes reaches no further than the question said.
+        return rules if question.session_scope == "repository" else ()
 
     def _scope(self, *, lifts_sandbox: bool) -> SessionScope:
         return "repository" if self.allowed.remembers and not lifts_sandbox else "thread"

@@ -12,11 +12,12 @@ from patchyard.protocol.policies import ReadOnly, SandboxPolicy, WorkspaceWrite
 from patchyard.protocol.tasks import HookEvent, HookSpec
 from patchyard.testing.builders import response, says, shell, spec
 from patchyard.testing.harness import AgentHarness
+from tests.waiting import WAIT_S
 from workers.parts import SystemClock
 
 from .conftest import DockerBackend, engine_boxes
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.engine
 
 LATER = "mkdir -p pkg; cd pkg && apply_patch <<'EOF'\n{}EOF\necho code $?"
 
@@ -60,7 +61,7 @@ def outputs(
             h.source = OneBox(box)  # type: ignore[assignment]
             h.session = h.new_session()
             h.submit()
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(WAIT_S):
                 await h.session.run()
             assert h.session._thread.journal.open_items == {}
             return h
