@@ -36,7 +36,7 @@ def test_a_task(tmp_path: Path, way: str) -> None:
             assert [entry.wire for entry in entries] == [way] * 3
             if way == "websocket":
                 assert [entry.new_items for entry in entries[1:]] == [1, 1]
-                assert service.model.upgrades == 1
+                assert (service.model.upgrades, service.model.prewarms) == (1, 1)
             assert service.model.violations.all() == ()
             records = [line.payload for line in await task.lines() if isinstance(line, ModelRequestLine)]
             assert {record.transport for record in records} == {"websocket" if way == "websocket" else "sse"}

@@ -99,10 +99,22 @@ class ModelRouter:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See ModelClient. UnknownModel, also when the model was changed while the thread ran."""
         route = self._book.route(request.model, self._tenant_id)
+        async with aclosing(self._client(route).stream(replace(request, model=route.model))) as events:
+            async for event in events:
+                yield event
+
+    def prewarm(self, request: ModelRequest) -> None:
+        """See ModelClient."""
+        try:
+            route = self._book.route(request.model, self._tenant_id)
+        except UnknownModel:
+            # The request says so.
+            return
+        self._client(route).prewarm(replace(request, model=route.model))
+
+    def _client(self, route: ModelRoute) -> ResponsesClient:
         name = route.provider.name
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = ResponsesClient(route.provider, self._transport, trace=self._trace, gate=self._gate)
-        async with aclosing(client.stream(replace(request, model=route.model))) as events:
-            async for event in events:
-                yield event
+        return client

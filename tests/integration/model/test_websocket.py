@@ -126,7 +126,7 @@ def test_one_socket_carries_a_thread_and_only_what_is_new() -> None:
         assert text_of(await it.step()) == "Again."
         assert it.wires == [("websocket", 1), ("websocket", 1), ("websocket", 1), ("websocket", 1)]
         assert [entry.items for entry in it.server.log.all()] == [1, 4, 6, 8]
-        assert (it.server.upgrades, it.server.prewarms) == (1, 1)
+        assert (it.server.upgrades, it.server.prewarms) == (1, 0)
         assert it.server.violations.all() == ()
         record = next(event.record for event in events if isinstance(event, AttemptEnded))
         times = (record.queued_at, record.sent_at, record.first_byte_at, record.first_token_at, record.completed_at)
@@ -310,7 +310,7 @@ def test_requests_and_responses_have_a_size_limit() -> None:
         assert not caught.value.retryable
 
     script = "steps: [{items: [{message: " + "long " * 2000 + "}], times: 2}]"
-    play(script, scene, max_request_bytes=4000, max_response_bytes=20_000, websocket_prewarm=False)
+    play(script, scene, max_request_bytes=4000, max_response_bytes=20_000)
 
 
 def test_two_requests_of_one_thread_at_once() -> None:
