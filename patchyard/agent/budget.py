@@ -32,6 +32,8 @@ class Spend:
     """The wrap-up message was given in this context window."""
     wrapped_up: bool = False
     """It was given in this turn."""
+    unpriced: bool = False
+    """People were told that a budget of money can't be held."""
 
     def add_response(self, usage: TokenUsage) -> None:
         """A response was counted by the provider."""
