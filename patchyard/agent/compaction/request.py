@@ -16,7 +16,7 @@ from patchyard.agent.thread import Thread
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.model_items import Message, ModelItem, OutputText
 
-from .window import without_oldest
+from .leaving_out import with_less
 
 _FIRST_SHARE = 10
 """Part of the input that is left out when it does not fit: a tenth, then twice as much each time."""
@@ -68,7 +68,7 @@ class CompactionRequest:
                     attempt += 1
                 except ContextOverflow:
                     share = share * 2 or max(1, tokens_of(self._items) // _FIRST_SHARE)
-                    self._items = without_oldest(self._items, share)
+                    self._items = with_less(self._items, share)
                     if not self._items:
                         raise too_long() from error
                     attempt = 1

@@ -38,7 +38,7 @@ def user_messages(items: Sequence[ModelItem], budget: int) -> tuple[Message, ...
             kept.append(item)
             left -= size
             continue
-        if (cut := _cut(item, left)) is not None:
+        if (cut := cut_message(item, left)) is not None:
             kept.append(cut)
         break
     return tuple(reversed(kept))
@@ -103,7 +103,7 @@ def asks_for_window(items: Sequence[ModelItem]) -> bool:
 def before_response(items: Sequence[ModelItem], call_id: str) -> Sequence[ModelItem]:
     """The items before the response in which the model made this call."""
     at = next((at for at in range(len(items) - 1, -1, -1) if _is_call(items[at], call_id)), len(items))
-    while at and _by_model(items[at - 1]):
+    while at and by_model(items[at - 1]):
         at -= 1
     return items[:at]
 
@@ -113,45 +113,8 @@ def has_answers(items: Iterable[ModelItem]) -> bool:
     return any(isinstance(i, Call | Output | Reasoning) or (isinstance(i, Message) and i.role == "assistant") for i in items)
 
 
-def without_oldest(items: Sequence[ModelItem], amount: int) -> list[ModelItem]:
-    """The items without the oldest ones of at least so many tokens; empty when nothing would be left.
-
-    What the model said in one response, and the outputs of its calls, go or stay together.
-    """
-    dropped: set[int] = set()
-    calls: dict[str, int] = {}
-    gone = index = 0
-    while index < len(items) and (gone < amount or index in dropped):
-        end = _unit_end(items, index)
-        for at in range(index, end):
-            item = items[at]
-            if at not in dropped:
-                dropped.add(at)
-                gone += tokens.of_item(item)
-            if isinstance(item, Call):
-                calls[item.call_id] = calls.get(item.call_id, 0) + 1
-        index = end
-        for at in range(index, len(items)) if calls else ():
-            item = items[at]
-            if isinstance(item, Output) and calls.get(item.call_id):
-                calls[item.call_id] -= 1
-                dropped.add(at)
-                gone += tokens.of_item(item)
-                if not any(calls.values()):
-                    break
-        calls.clear()
-    return [item for at, item in enumerate(items) if at not in dropped]
-
-
-def _unit_end(items: Sequence[ModelItem], start: int) -> int:
-    """Where that ends which the model said in one response; any other item stands alone."""
-    end = start
-    while end < len(items) and _by_model(items[end]):
-        end += 1
-    return max(end, start + 1)
-
-
-def _by_model(item: ModelItem) -> bool:
+def by_model(item: ModelItem) -> bool:
+    """Whether the model itself said it."""
     match item:
         case Message():
             return item.role == "assistant"
@@ -161,7 +124,7 @@ def _by_model(item: ModelItem) -> bool:
             return not isinstance(item, Output)
 
 
-def _cut(message: Message, budget: int) -> Message | None:
+def cut_message(message: Message, budget: int) -> Message | None:
     """The message within so many tokens; None when there is no room for anything worth reading."""
     texts = [part.text for part in message.content if isinstance(part, InputText)]
     images = sum(isinstance(part, InputImage) for part in message.content)
