@@ -254,7 +254,7 @@ class ResponsesClient:
 
     def _socket(self, request: ModelRequest) -> ThreadSocket | None:
         """The thread's socket, where the provider has sockets and the thread has not given them up."""
-        if not self._config.supports_websockets:
+        if not self._config.supports_websockets or not self._transport.sockets.supports(self._config.name):
             return None
         thread = self._transport.sockets.of(self._config.name, request.thread_id)
         return None if thread.in_use or thread.off else thread
@@ -268,6 +268,7 @@ class ResponsesClient:
                 return _Next(at_once=True)
             case SocketFault.UNSUPPORTED:
                 thread.off = True
+                self._transport.sockets.unsupported(self._config.name)
                 return _Next(at_once=True)
             case SocketFault.STALE | SocketFault.BROKEN if not thread.failed(self._config.websocket_retries):
                 return None

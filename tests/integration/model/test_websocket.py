@@ -176,6 +176,22 @@ def test_426_means_sse_at_once_without_a_word() -> None:
     play(CALLS, scene, upgrade_status=426)
 
 
+def test_after_a_426_no_thread_of_the_process_asks_for_ten_minutes() -> None:
+    async def scene(it: Scene) -> None:
+        now = 1_000.0
+        it.transport.sockets._now = lambda: now
+        await it.step()
+        for thread in ("t2", "t3"):
+            it.client.prewarm(it.request(thread_id=thread))
+            assert records(await it.step(thread_id=thread)) == [("sse", 1, None)]
+        assert it.server.upgrades == 1
+        now += 600.0
+        await it.step(thread_id="t4")
+        assert it.server.upgrades == 2
+
+    play("steps: [{items: [{message: ok}]}]", scene, upgrade_status=426)
+
+
 def test_an_address_without_sockets_is_told_once() -> None:
     async def scene(it: Scene) -> None:
         first, second = await it.step(), await it.step()

@@ -27,8 +27,10 @@ def warm(
         try:
             return await open_socket(client, config, headers)
         except SocketRefused as problem:
-            # The request need not ask again.
-            thread.off = thread.off or problem.status == 426
+            if problem.status == 426:
+                # The request need not ask again.
+                thread.off = True
+                sockets.unsupported(config.name)
             raise
 
     thread.warm(request.window_number, connect, _announcement(thread, config, headers, request))

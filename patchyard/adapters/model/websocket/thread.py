@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ IDLE_S = 240.0
 """A thread whose next turn comes later opens a new socket: both sides hold memory for an open one."""
 MAX_STALE = 3
 """Forgotten histories in a row; a server that never remembers is treated like one whose sockets break."""
+WITHOUT_S = 600.0
+"""A provider that answered 426 is not asked for a socket for so long, by no thread of the process."""
 KEPT_THREADS = 4000
 """Threads of which is remembered that they went over to SSE."""
 
@@ -175,9 +178,19 @@ def _known(warmup: WarmUp) -> Known | None:
 class ThreadSockets:
     """All threads' sockets of a process. Belongs to one event loop."""
 
-    def __init__(self, *, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, *, limit: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._now = limit, now
         self._threads: OrderedDict[tuple[str, str], ThreadSocket] = OrderedDict()
+        self._without: dict[str, float] = {}
+        """Until when a provider is known to have no sockets."""
+
+    def unsupported(self, provider: str) -> None:
+        """The provider answered 426."""
+        self._without[provider] = self._now() + WITHOUT_S
+
+    def supports(self, provider: str) -> bool:
+        """Whether it is worth the while to ask for a socket."""
+        return self._now() >= self._without.get(provider, 0.0)
 
     def of(self, provider: str, thread_id: str) -> ThreadSocket:
         """The thread's socket, open or not."""
