@@ -58,7 +58,7 @@ class Step:
 
     async def run(self) -> StepResult:
         """Sample until a response is complete, then wait for its calls."""
-        attempt = 1
+        tries = attempt = 1
         while True:
             reader = ResponseReader(self._thread, self._spend, self.runner.start)
             try:
@@ -66,9 +66,10 @@ class Step:
             except ModelError as error:
                 # What a broken stream brought stays: its calls end and are in the next request with their outputs.
                 await self.runner.settle()
-                await pause_before_retry(self._thread, error, attempt)
+                await pause_before_retry(self._thread, error, tries)
                 self._spend.check(self._thread.ports.clock.now_ms())
-                attempt += 1
+                # The request layer may have tried more than once.
+                tries, attempt = tries + 1, max(attempt, reader.last_attempt) + 1
                 continue
             await self.runner.settle()
             wants_more = reader.completed is not None and reader.completed.end_turn is False
