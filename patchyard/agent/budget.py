@@ -35,6 +35,8 @@ class Spend:
     """It was given in this turn."""
     set_aside: Mapping[str, float] = field(default_factory=dict)
     """By the name of the budget: what agents that work for the turn may still use."""
+    unpriced: bool = False
+    """People were told that a budget of money can't be held."""
 
     def add_response(self, usage: TokenUsage) -> None:
         """A response was counted by the provider."""

@@ -144,6 +144,8 @@ class Session:
         thread = self._thread
         thread.active_settings = turn.settings_from(thread.settings)
         thread.stop_asked.clear()
+        thread.hook_words.clear()
+        thread.approvals.allowed.begin_turn()
         thread.changed_files = False
         running = asyncio.create_task(turn.run())
         try:

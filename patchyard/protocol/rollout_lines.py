@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ._model import WireModel
+from .approvals import ApprovedRules
 from .errors import ErrorInfo
 from .events import DurableMsg
 from .ids import TenantId
@@ -48,8 +49,9 @@ class Compacted(WireModel):
     window_number: int
     replacement_history: tuple[ModelItem, ...]
     summary: str | None = None
-    reason: Literal["manual", "context_limit", "model_downshift", "model_changed"]
-    """`model_changed`: same content, because the next model can't be sent what was sent to the last one."""
+    reason: Literal["manual", "context_limit", "model_asked", "model_downshift", "model_changed"]
+    """`model_asked`: by the tool `new_context_window`. `model_changed`: same content, because the next model can't be sent what
+    was sent to the last one."""
     method: Literal["local", "remote", "token_budget"] | None = None
     """How it was made; None: nothing was left out."""
 
@@ -101,24 +103,6 @@ class SpanRecord(WireModel):
     started_at: int
     ended_at: int
     attributes: dict[str, str | int | float | bool] = Field(default_factory=dict)
-
-
-class ApprovedCommand(WireModel):
-    """A command that a person allowed for the thread, exactly as it was asked."""
-
-    script: str
-    cwd: str
-    escalated: bool
-
-
-class ApprovedRules(WireModel):
-    """What people allowed for the rest of the thread."""
-
-    commands: tuple[ApprovedCommand, ...] = ()
-    paths: tuple[str, ...] = ()
-    """Absolute paths of files that patches may touch."""
-    prefixes: tuple[tuple[str, ...], ...] = ()
-    """First words of commands that may run inside the sandbox."""
 
 
 class Allowance(WireModel):

@@ -94,7 +94,9 @@ class MemoryChannel:
 
     # --- for tests
 
-    def submit(self, op: Op, *, submission_id: str | None = None, trace: TraceContext | None = None) -> Submission:
+    def submit(
+        self, op: Op, *, submission_id: str | None = None, trace: TraceContext | None = None, author: str | None = None
+    ) -> Submission:
         """Put an Op into the submission queue."""
         submission = Submission(
             id=submission_id or new_id(self.clock.now_ms()),
@@ -102,6 +104,7 @@ class MemoryChannel:
             thread_id=self.thread_id,
             op=op,
             trace=trace,
+            author=author,
             submitted_at=self.clock.now_ms(),
         )
         self._waiting[submission.id] = submission

@@ -24,6 +24,7 @@ from patchyard.rollout import RestoredThread, RolloutError, decode_line, load_th
 from workers.parts import Parts
 
 from .agents import QueueAgents, depth_of
+from .approvals import RepositoryApprovals
 from .boxes import TurnBoxes
 from .channel import WorkerChannel
 from .delivery import Delivery
@@ -131,6 +132,9 @@ class Segment:
             agents=QueueAgents(
                 self._parts.queue, self._parts.store, self._parts.boxes.snapshots, self._owner(), spec=spec, boxes=boxes
             ),
+            approvals=RepositoryApprovals.of(
+                self._parts.catalog, spec.repository, tenant_id=self._claim.tenant_id, thread_id=self._claim.thread_id
+            ),
         )
         self._session = Session(self._config(spec), ports, start.restored)
         if self._suspended.is_set():
@@ -235,6 +239,7 @@ class Segment:
             secrets=self._parts.secrets,
             agents_limit=settings.agents_limit,
             agents_depth_limit=settings.agents_depth,
+            tenant_hooks=settings.hooks_of(claim.tenant_id),
             agent_depth=depth_of(spec),
         )
 

@@ -9,7 +9,6 @@ from patchyard.agent.context.history import Call, output_for
 from patchyard.agent.errors import AgentError, ParkTurn, StopTurn, ToolError, TurnError
 from patchyard.agent.ports import LeaseLost, SandboxError
 from patchyard.agent.thread import Thread
-from patchyard.protocol.model_items import Message
 
 from .calls import Tool, ToolCall, ToolOutput
 from .output import truncate
@@ -36,10 +35,6 @@ class CallRunner:
         self._turn_id = turn_id
         self._running: list[_Running] = []
         self._parked: ParkTurn | None = None
-        self._notes: list[Message] = []
-        """What hooks want the model to know: after the outputs of the step, so that these follow their calls."""
-        self.stop_reason: str | None = None
-        """A hook wants the turn to end after this step."""
 
     def start(self, item: Call, *, again: bool = False) -> None:
         """Run a call as soon as those that it must wait for are over. Its item is in the history already.
@@ -69,9 +64,8 @@ class CallRunner:
             except ParkTurn as parked:
                 self._parked = parked if self._parked is None else self._parked.joined(parked)
         self._running = [r for r in self._running if not r.recorded]
-        if self._notes:
-            self._thread.journal.post(*self._notes)
-            self._notes = []
+        if notes := self._thread.hook_words.take_notes():
+            self._thread.journal.post(*notes)
         await self._thread.journal.flush()
         if self._thread.stop_asked.is_set():
             raise StopTurn
@@ -157,7 +151,7 @@ class CallRunner:
         hooks = self._thread.hooks
         given = call.hook_input()
         verdict = await hooks.before_tool(call.name, given, call.id)
-        self._notes += hooks.notes(verdict)
+        self._thread.hook_words.note(hooks.notes(verdict))
         if verdict.block is not None:
             command = given.get("command") if isinstance(given, dict) else None
             what = f"Command: {command}" if command else f"Tool: {call.name}"
@@ -169,9 +163,8 @@ class CallRunner:
         hooks = self._thread.hooks
         text = output if isinstance(output, str) else "".join(getattr(part, "text", "[image]") for part in output)
         verdict = await hooks.after_tool(call.name, call.hook_input(), call.id, text)
-        self._notes += hooks.notes(verdict)
-        if verdict.stop is not None:
-            self.stop_reason = self.stop_reason or verdict.stop
+        self._thread.hook_words.note(hooks.notes(verdict))
+        self._thread.hook_words.ask_to_stop(verdict.stop)
         return output if verdict.block is None else verdict.block
 
 

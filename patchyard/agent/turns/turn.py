@@ -30,7 +30,7 @@ from patchyard.rollout import UnfinishedTurn
 from . import records
 from .ending import Ending
 from .state import StopKind, TurnEnd, TurnState
-from .step import Step, StepResult
+from .step import Step, StepResult, request_of_turn
 from .windows import TurnWindows
 
 _log = logging.getLogger(__name__)
@@ -186,6 +186,7 @@ class Turn:
     # --- beginning
 
     async def _begin(self) -> None:
+        self._prewarm()
         if self._recovery is not None:
             await self._recover(self._recovery)
             return
@@ -325,7 +326,7 @@ class Turn:
             self._journal.post(*await self._surroundings())
         result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
-        if self._step is not None and (reason := self._step.runner.stop_reason) is not None:
+        if (reason := self._thread.hook_words.stop) is not None:
             raise TurnError(_stopped_by_hook("PostToolUse", reason))
         if over is not None:
             raise over
@@ -376,6 +377,17 @@ class Turn:
         await self._journal.commit(records.hook_note(new_id(self._clock.now_ms()), verdict.block))
         return True
 
+    @property
+    def _request_kind(self) -> Literal["turn", "review"]:
+        return "review" if self.kind == "review" else "turn"
+
+    def _prewarm(self) -> None:
+        """The model is got ready while the box starts and the repository is looked at."""
+        ahead = request_of_turn(
+            self._thread, self._registry, turn_id=self.id, output_schema=self.output_schema, kind=self._request_kind
+        )
+        self._thread.ports.model.prewarm(ahead)
+
     def _new_step(self, *, final: bool = False) -> Step:
         number = f"{self.segment}.{self._steps}"
         return Step(
@@ -386,7 +398,7 @@ class Turn:
             number=number,
             output_schema=self.output_schema,
             final=final,
-            kind="review" if self.kind == "review" else "turn",
+            kind=self._request_kind,
         )
 
     async def _finished(self) -> bool:
