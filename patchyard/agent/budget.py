@@ -1,5 +1,6 @@
 """What one turn has spent, and when it has to stop."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from patchyard.protocol.model_items import TokenUsage
@@ -32,6 +33,10 @@ class Spend:
     """The wrap-up message was given in this context window."""
     wrapped_up: bool = False
     """It was given in this turn."""
+    set_aside: Mapping[str, float] = field(default_factory=dict)
+    """By the name of the budget: what agents that work for the turn may still use."""
+    unpriced: bool = False
+    """People were told that a budget of money can't be held."""
 
     def add_response(self, usage: TokenUsage) -> None:
         """A response was counted by the provider."""
@@ -56,7 +61,7 @@ class Spend:
     @property
     def last_request(self) -> bool:
         """Whether only one model request is left."""
-        limit = self.budgets.model_requests
+        limit = self.for_itself().model_requests
         return limit is not None and self.model_requests > 0 and limit - self.model_requests <= 1
 
     def nearly_spent(self, now_ms: int) -> str | None:
@@ -68,6 +73,12 @@ class Spend:
                 self.warned = self.wrapped_up = True
                 return f"{used:g} of {limit:g} {name}"
         return None
+
+    def for_itself(self) -> Budgets:
+        """The turn's budgets without what is set aside for its agents."""
+        limits = {name: getattr(self.budgets, name) for name in self.set_aside}
+        kept = {name: max(0, limit - self.set_aside[name]) for name, limit in limits.items() if limit is not None}
+        return self.budgets.model_copy(update=kept)
 
     def left(self, now_ms: int) -> Budgets:
         """What an agent that this turn pays for may spend: the rest of the turn's budgets."""
@@ -90,7 +101,7 @@ class Spend:
         return max(0, now_ms - self.started_ms) / 1000
 
     def _meters(self, now_ms: int) -> list[tuple[str, float, float]]:
-        b = self.budgets
+        b = self.for_itself()
         meters = (
             (_REQUESTS, self.model_requests, b.model_requests),
             ("tool calls", self.tool_calls, b.tool_calls),

@@ -1,5 +1,6 @@
 """Whatever users get wrong, and whatever is missing on their machine: one message with a code and a remedy, nothing left over."""
 
+import codecs
 import io
 import json
 import os
@@ -22,8 +23,9 @@ from tests.e2e.fleet import Fleet, fleet
 from tests.e2e.repositories import FIX, VERIFY, buggy_repository, git
 from tests.e2e.test_patch import call, patch, say
 from tests.integration.cli.disks import fill, small_disk
+from tests.waiting import PROCESS_S, WAIT_S, wait_for
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
 OFF_BY_ONE = FIX.replace("return a - b", "return a / b")
 FORCED = "rm -f calc.py.orig && echo removed"
@@ -134,11 +136,8 @@ def _source(service: Fleet, repository: Path, name: str) -> str:
 
 
 def _nothing_left(service: Fleet) -> None:
-    """The engine removes containers, and the trash is emptied, on their own time; both within seconds."""
-    until = time.monotonic() + 10
-    while (left := service.containers() + service.residue()) and time.monotonic() < until:
-        select.select([], [], [], 0.1)
-    assert left == []
+    """The engine removes containers, and the trash is emptied, on their own time."""
+    wait_for(lambda: service.containers() + service.residue() == [], "nothing is left")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +205,7 @@ def test_a_machine_without_engine_or_image(tmp_path: Path, setting: str, value: 
         failed = [check for check in service.home.json("doctor", code=1)["checks"] if check["status"] == "failed"]
         assert failed
         assert all(check["remedy"] for check in failed)
-        assert service.residue() == []
+        wait_for(lambda: service.residue() == [], "no folder is left")
 
 
 def test_each_message_is_shown_once(service: Fleet, repository: Path) -> None:
@@ -226,7 +225,7 @@ def test_a_question_in_a_pipe_comes_with_the_command_that_answers_it(service: Fl
         raise AssertionError("no command was printed")
     assert "decline" in process.stdout.readline()
     service.home.cli(*found.group(1).split())
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PROCESS_S)
     assert process.returncode == 0, rest + errors
     assert "answered: accept" in rest
     assert "removed" in rest
@@ -253,9 +252,10 @@ class Screen:
     process: "subprocess.Popen[bytes]"
     text: str = ""
     _seen: int = 0
+    _decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
 
     def read_until(self, words: str) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + WAIT_S
         while words not in self.text[self._seen :]:
             assert time.monotonic() < until, self.text
             if not self._read():
@@ -271,7 +271,7 @@ class Screen:
             data = os.read(self.fd, 65536)
         except OSError:  # the terminal of a program that has ended
             return False
-        self.text += data.decode()
+        self.text += self._decoder.decode(data)
         return bool(data)
 
     def type(self, text: str) -> None:
@@ -280,7 +280,7 @@ class Screen:
     def wait(self) -> int:
         while self._read():
             pass
-        return self.process.wait(timeout=30)
+        return self.process.wait(WAIT_S)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar, assert_never
 
 from patchyard.agent.errors import ParkTurn, StopTurn
 from patchyard.agent.journal import Journal
@@ -13,6 +13,7 @@ from patchyard.protocol.ops import ApprovalDecision, ExecApproval, PatchApproval
 
 Question = ExecApprovalRequest | PatchApprovalRequest | RequestUserInput
 AnswerOp = ExecApproval | PatchApproval | UserInputAnswer
+Asking = TypeVar("Asking", ExecApprovalRequest, PatchApprovalRequest)
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Answer:
     message: str | None = None
     prefix_rule: tuple[str, ...] | None = None
     answers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    by: str | None = None
+    """Name of the token that gave it."""
 
     @property
     def accepted(self) -> bool:
@@ -64,14 +67,14 @@ class Questions:
         """The open question about a tool call."""
         return next((o.request for o in self._open.values() if _item_id(o.request) == item_id), None)
 
-    def asked_before(self, request: ExecApprovalRequest | PatchApprovalRequest) -> Question | None:
+    def asked_before(self, request: Asking) -> Asking | None:
         """The open question of an earlier segment about the same call, if it asks for the very same thing.
 
         An answer to it must not be taken for another command or patch.
         """
         found = self.find(request.item_id)
-        same = {"approval_id": request.approval_id, "reason": request.reason}
-        if found is None or isinstance(found, RequestUserInput):
+        same = {"approval_id": request.approval_id, "reason": request.reason, "session_scope": request.session_scope}
+        if not isinstance(found, type(request)):
             return None
         redact = self._journal.redactor.payload
         return found if redact(found).model_copy(update=same) == redact(request).model_copy(update=same) else None
@@ -124,7 +127,7 @@ class Questions:
             self._journal.post(resolved, submission_id=submission_id, consumed=consumed)
 
     async def _resolve(self, asked: _Open, submission: Submission) -> Answer:
-        answer = _answer(submission.op)
+        answer = replace(_answer(submission.op), by=submission.author)
         self._close(asked)
         await self._journal.commit(
             RequestResolved(request_id=question_id(asked.request), decision=answer.decision),

@@ -30,7 +30,7 @@ from patchyard.rollout import UnfinishedTurn
 from . import records
 from .ending import Ending
 from .state import StopKind, TurnEnd, TurnState
-from .step import Step, StepResult
+from .step import Step, StepResult, request_of_turn
 from .windows import TurnWindows
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Turn:
             self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
         spend = _spend(thread, recovery, thread.ports.clock.now_ms())
-        thread.agents.spend, thread.agents.turn_id = spend, turn_id
+        thread.agents.serve(turn_id, spend)
         self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
         self._registry = registry
@@ -99,6 +99,7 @@ class Turn:
             self.state.submission = submission
         else:
             self.state.steers.append(submission)
+            self._thread.agents.input_came.set()
 
     # --- the turn
 
@@ -185,6 +186,7 @@ class Turn:
     # --- beginning
 
     async def _begin(self) -> None:
+        self._prewarm()
         if self._recovery is not None:
             await self._recover(self._recovery)
             return
@@ -291,10 +293,10 @@ class Turn:
             await self.state.wait_news()
 
     async def _finish_calls(self, calls: Sequence[Call]) -> None:
-        """Calls that waited for a person, or behind one that did."""
+        """Calls that waited for a person or for agents, or behind one that did."""
         self._step = self._new_step()
         for call in calls:
-            self._step.runner.start(call)
+            self._step.runner.start(call, again=True)
         await self._step.runner.settle()
 
     # --- steps
@@ -324,7 +326,7 @@ class Turn:
             self._journal.post(*await self._surroundings())
         result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
-        if self._step is not None and (reason := self._step.runner.stop_reason) is not None:
+        if (reason := self._thread.hook_words.stop) is not None:
             raise TurnError(_stopped_by_hook("PostToolUse", reason))
         if over is not None:
             raise over
@@ -375,6 +377,17 @@ class Turn:
         await self._journal.commit(records.hook_note(new_id(self._clock.now_ms()), verdict.block))
         return True
 
+    @property
+    def _request_kind(self) -> Literal["turn", "review"]:
+        return "review" if self.kind == "review" else "turn"
+
+    def _prewarm(self) -> None:
+        """The model is got ready while the box starts and the repository is looked at."""
+        ahead = request_of_turn(
+            self._thread, self._registry, turn_id=self.id, output_schema=self.output_schema, kind=self._request_kind
+        )
+        self._thread.ports.model.prewarm(ahead)
+
     def _new_step(self, *, final: bool = False) -> Step:
         number = f"{self.segment}.{self._steps}"
         return Step(
@@ -385,7 +398,7 @@ class Turn:
             number=number,
             output_schema=self.output_schema,
             final=final,
-            kind="review" if self.kind == "review" else "turn",
+            kind=self._request_kind,
         )
 
     async def _finished(self) -> bool:
@@ -426,14 +439,15 @@ def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
     turn = recovery.turn
     told = records.was_told_to_wrap_up(thread.journal.world, turn.turn_id)
     usage, cost = turn.usage, turn.cost_usd
-    for child in thread.agents.spent_in(turn.turn_id):
+    agents = thread.agents.spent_in(turn.turn_id)
+    for child in agents:
         usage, cost = tokens.add(usage, child.usage), tokens.add_cost(cost, child.cost_usd)
     return Spend(
         budgets,
         # As if it had begun just so long ago as it was worked on: time without a worker is nobody's work.
         now_ms - turn.active_ms,
-        model_requests=turn.model_requests,
-        tool_calls=turn.tool_calls,
+        model_requests=turn.model_requests + sum(child.model_requests for child in agents),
+        tool_calls=turn.tool_calls + sum(child.tool_calls for child in agents),
         usage=usage,
         cost_usd=cost,
         warned=told,

@@ -10,13 +10,15 @@ from collections.abc import Awaitable, Callable
 from rich.console import Console
 
 from patchyard.client import PatchyardError
+from patchyard.protocol.approvals import SessionScope
 from patchyard.protocol.events import Event, ExecApprovalRequest, PatchApprovalRequest, RequestResolved
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, PatchApproval
 
 Question = ExecApprovalRequest | PatchApprovalRequest
 Answer = ExecApproval | PatchApproval
 
-_PROMPT = "  [y]es, [n]o, [a]lways in this task, [c]ancel the turn? "
+_PROMPT = "  [y]es, [n]o, [a]lways {scope}, [c]ancel the turn? "
+_SCOPES: dict[SessionScope, str] = {"thread": "in this task", "repository": "on this repository"}
 _DECISIONS = {
     "y": ApprovalDecision.ACCEPT,
     "yes": ApprovalDecision.ACCEPT,
@@ -73,7 +75,8 @@ class Asker:
             self._prompted = next(iter(self._open))
             with contextlib.suppress(termios.error):
                 termios.tcflush(self._fd, termios.TCIFLUSH)  # what was typed before the question is no answer to it
-            self._console.print(_PROMPT, style="bold yellow", markup=False, end="")
+            scope = _SCOPES[self._open[self._prompted].session_scope]
+            self._console.print(_PROMPT.format(scope=scope), style="bold yellow", markup=False, end="")
             asyncio.get_running_loop().add_reader(self._fd, self._line_came)
 
     def _close_prompt(self) -> None:

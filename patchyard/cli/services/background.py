@@ -1,5 +1,6 @@
 """The service in the background: started detached, found again, stopped."""
 
+import contextlib
 import json
 import os
 import select
@@ -18,7 +19,7 @@ from .supervisor import stop_orphans
 
 DEFAULT_WORKERS = 1
 """One process runs up to 200 turns at once; on a machine of its own, one per core is better."""
-_START_TIMEOUT_S = 240.0
+_START_TIMEOUT_S = 330.0
 """Above the sum of the processes' own limits, so that theirs speak first."""
 _STOP_TIMEOUT_S = 60.0
 
@@ -133,7 +134,8 @@ def _stop_supervisor(home: ServiceHome, timeout_s: float) -> None:
     pid = home.supervisor_pid()
     identity = identify(pid) if pid is not None else None
     if identity is not None:
-        os.kill(identity.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it may end in this very moment
+            os.kill(identity.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
     # The lock goes a moment before the process: who stops a service and deletes its folder wants both gone.
     while home.is_locked() or (identity is not None and identify(identity.pid) == identity):
