@@ -14,6 +14,7 @@ from .ids import TenantId
 from .items import FileUpdate, Item, PlanStep
 from .model_items import TokenUsage
 from .ops import ApprovalDecision, TraceContext, TurnOverrides
+from .policies import BudgetLimits, BudgetName
 from .tasks import PatchSummary, TaskStatus, VerifyResult
 
 # --- life cycle ---------------------------------------------------------------------------------
@@ -292,12 +293,36 @@ class RequestUserInput(WireModel):
     questions: tuple[UserQuestion, ...]
 
 
+class BudgetMeter(WireModel):
+    """How much of a limited budget is used."""
+
+    budget: BudgetName
+    used: float
+    limit: float
+
+
+class BudgetRequest(WireModel):
+    """A budget of the turn is used up: may it have more?"""
+
+    type: Literal["budget_request"] = "budget_request"
+    request_id: str
+    budget: BudgetName
+    used: float
+    limit: float
+    proposed: BudgetLimits
+    """What accepting sets where the answer names no limit of its own."""
+    meters: tuple[BudgetMeter, ...] = ()
+    """All limited budgets of the turn, this one among them."""
+
+
 class RequestResolved(WireModel):
     """A question was answered, or is void."""
 
     type: Literal["request_resolved"] = "request_resolved"
     request_id: str
     decision: ApprovalDecision | Literal["answered", "expired", "void"]
+    budgets: BudgetLimits | None = None
+    """Limits that hold for the turn from now on, where a person gave it more budget."""
 
 
 # --- notices ------------------------------------------------------------------------------------
@@ -373,6 +398,7 @@ DurableMsg = Annotated[
     | ExecApprovalRequest
     | PatchApprovalRequest
     | RequestUserInput
+    | BudgetRequest
     | RequestResolved
     | Warning_
     | ErrorEvent
