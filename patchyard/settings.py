@@ -173,6 +173,8 @@ class Settings(BaseSettings):
     """A worker that is silent for so long has lost its threads."""
     hold_time_s: float = Field(default=120, gt=0)
     """How long a turn waits for an answer in its slot before it parks."""
+    question_expiry_s: float = Field(default=24 * 3600, gt=0)
+    """How long a question waits for an answer at all; then it counts as a no."""
     verify_rounds: int = Field(default=3, ge=1, le=10)
     """Verification runs of one task: the first and the retries after feedback to the agent."""
 

@@ -1,7 +1,7 @@
 """From what a person says to the Op that answers a question; and the questions of a task that nobody has answered."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -154,7 +154,7 @@ def _one_of(words: Sequence[str], allowed: Sequence[str]) -> str:
     return words[0]
 
 
-def _answers(question: RequestUserInput, words: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+def _answers(question: RequestUserInput, words: Sequence[str]) -> dict[str, tuple[str, ...]]:
     asked = question.questions
     if len(words) != len(asked):
         raise UsageError(

@@ -37,6 +37,7 @@ FIX_OPTIONS = {
     "--sandbox",
     "--approval",
     "--model",
+    "--budget",
     "--json",
     "--no-start",
     "--no-wait",
