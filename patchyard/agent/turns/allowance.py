@@ -48,6 +48,8 @@ class Allowance:
         self._thread = state.thread
         self._clock = state.thread.ports.clock
         self._declined = declined
+        self.granted = False
+        """A person gave more in this segment. It was asked for between two steps, so what came meanwhile comes next."""
 
     @property
     def asks(self) -> bool:
@@ -79,6 +81,7 @@ class Allowance:
             self._declined = True
             return False
         spend.raise_limits(answer.budgets)
+        self.granted = True
         return True
 
     def _request(self) -> BudgetRequest:

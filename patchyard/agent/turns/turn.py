@@ -383,9 +383,11 @@ class Turn:
     async def _one_step(self) -> bool:
         """A step; True when the model expects another one. Steers that came meanwhile are delivered before the next."""
         spend = self.state.spend
-        await self._last_step()
-        if self._steps or self.segment:
+        over = await self._last_step()
+        if self._steps or self._allowance.granted:
             await self._take_steers()
+        elif self.segment and over is None:
+            await self._windows.between_steps()
         over = await self._last_step()
         if spent := spend.nearly_spent(self._clock.now_ms()):
             told = records.wrap_up_note if over is None else records.last_answer_note

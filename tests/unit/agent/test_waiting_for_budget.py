@@ -449,3 +449,19 @@ def test_a_crash_before_the_answer_is_written_takes_it_again():
         assert h.end().type == "turn_completed"
 
     asyncio.run(main())
+
+
+def test_input_that_came_while_the_turn_was_parked_is_in_the_next_request():
+    async def main():
+        h = harness([step(), says("done")])
+        h.submit()
+        assert await h.run() is SessionOutcome.PARKED
+        question = h.of_type("budget_request")[-1]
+        h.next_owner()
+        h.submit(turn_input("and quickly"))
+        answer(h, question)
+        await h.run()
+        h.assert_done()
+        assert h.model.requests[1].input[-1].content[0].text == "and quickly"
+
+    asyncio.run(main())
