@@ -101,7 +101,7 @@ def _choose(asked: Asked, words: Sequence[str]) -> _Chosen:
         raise UsageError(f"The question {first} was answered already, or its turn has ended.", remedy=_open_ones(asked))
     if len(asked.open) > 1:
         raise UsageError(f"{len(asked.open)} questions are open: say which one is meant.", remedy=_open_ones(asked))
-    only = asked.open[0]
+    only = next(iter(asked.open))
     if rest and not isinstance(only.question, RequestUserInput):
         raise UsageError(f"There is no question {first}.", remedy=_open_ones(asked))
     return _Chosen(only, words)
