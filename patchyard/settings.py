@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from patchyard.protocol.ids import TenantId
 from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile
+from patchyard.protocol.tasks import HookEvent, HookSpec
 
 
 def _home() -> Path:
@@ -98,6 +100,27 @@ class ProviderSettings(BaseModel):
         return SecretStr(value)
 
 
+class TenantHookSettings(HookSpec):
+    """A table [hooks.<name>] of patchyard.toml: a hook of the tenants' own, before those of task and repository."""
+
+    event: HookEvent
+    """When it runs."""
+    tenants: tuple[TenantId, ...] = ()
+    """Tenants whose tasks it runs for. Empty: all."""
+
+    @model_validator(mode="after")
+    def _can_match(self) -> Self:
+        if self.matcher not in (None, "", "*") and self.event in (HookEvent.USER_PROMPT_SUBMIT, HookEvent.STOP):
+            raise ValueError(
+                f"there is nothing to match at {self.event.value}: with a matcher it would never run; leave it out"
+            )
+        return self
+
+    def spec(self) -> HookSpec:
+        """The hook as an agent is given it."""
+        return HookSpec(matcher=self.matcher, command=self.command, timeout_s=self.timeout_s)
+
+
 class Settings(BaseSettings):
     """Frozen. Unknown keys in patchyard.toml are errors that name the key."""
 
@@ -162,6 +185,10 @@ class Settings(BaseSettings):
     providers: dict[str, ProviderSettings] = Field(default_factory=dict)
     """Further providers, as tables [providers.<name>] of patchyard.toml. They are asked before PATCHYARD_MODEL_BASE_URL."""
 
+    # --- hooks
+    hooks: dict[str, TenantHookSettings] = Field(default_factory=dict)
+    """Hooks of tenants, as tables [hooks.<name>] of patchyard.toml, in the order of the file. No task can switch them off."""
+
     # --- workers and queue
     worker_concurrency: int = Field(default=200, ge=1, le=1000)
     """Turns that one worker process runs at once."""
@@ -175,6 +202,10 @@ class Settings(BaseSettings):
     """How long a turn waits for an answer in its slot before it parks."""
     question_expiry_s: float = Field(default=24 * 3600, gt=0)
     """How long a question waits for an answer at all; then it counts as a no."""
+    agents_limit: int = Field(default=4, ge=1, le=16)
+    """Agents that a turn's agent may have open at once."""
+    agents_depth: int = Field(default=1, ge=0, le=4)
+    """How deep agents may start agents: 0 not at all, 1 a task's own agent only."""
     verify_rounds: int = Field(default=3, ge=1, le=10)
     """Verification runs of one task: the first and the retries after feedback to the agent."""
 
@@ -232,6 +263,11 @@ class Settings(BaseSettings):
             return self.token.get_secret_value()
         path = self.home / "token"
         return path.read_text().strip() if path.is_file() else None
+
+    def hooks_of(self, tenant_id: str) -> dict[HookEvent, tuple[HookSpec, ...]]:
+        """The hooks of a tenant, by event."""
+        wanted = [hook for hook in self.hooks.values() if not hook.tenants or tenant_id in hook.tenants]
+        return {event: tuple(hook.spec() for hook in wanted if hook.event is event) for event in {h.event for h in wanted}}
 
     @classmethod
     def settings_customise_sources(

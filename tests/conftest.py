@@ -1,16 +1,36 @@
-"""Skips what this machine can't run, and says so at the end; fails when something that must run here is missing."""
+"""Skips what this machine can't run, and says so at the end; fails when something that must run here is missing.
 
+A run depends on the code alone: not on the settings of whoever starts it, and not on chance.
+"""
+
+import contextlib
 import os
 
 import pytest
 
 from tests.needs import NEEDS, missing
 
+with contextlib.suppress(ImportError):  # the core's tests run without it (tests/architecture)
+    import hypothesis
+
+    # The same examples in each run, however long one takes. PATCHYARD_TEST_EXPLORE=1 looks for new ones.
+    hypothesis.settings.register_profile(
+        "patchyard",
+        deadline=None,
+        derandomize=not os.environ.get("PATCHYARD_TEST_EXPLORE"),
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        print_blob=True,
+    )
+    hypothesis.settings.load_profile("patchyard")
+
 _not_run = pytest.StashKey[dict[str, list[str]]]()
+_SETTINGS_FOR_TESTS = ("PATCHYARD_TEST_", "PATCHYARD_REWRITE_", "PATCHYARD_DOCKER_HOST")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_not_run] = {}
+    for name in [name for name in os.environ if name.startswith("PATCHYARD_") and not name.startswith(_SETTINGS_FOR_TESTS)]:
+        del os.environ[name]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

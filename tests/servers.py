@@ -14,6 +14,8 @@ from typing import Literal
 
 import redis
 
+from tests.waiting import WAIT_S
+
 Flavour = Literal["redis", "valkey"]
 FLAVOURS: tuple[Flavour, ...] = ("redis", "valkey")
 
@@ -71,7 +73,7 @@ class RedisServer:
 
     def _wait(self) -> None:
         """Until it answers. A server has no other sign of being ready than its answer."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + WAIT_S
         while time.monotonic() < until:
             with contextlib.suppress(redis.exceptions.RedisError), redis.Redis(unix_socket_path=str(self.socket)) as client:
                 client.ping()
@@ -94,10 +96,10 @@ class RedisServer:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
             try:
-                self.process.wait(timeout=10)
+                self.process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(timeout=10)
+                self.process.wait(WAIT_S)
         self.process = None
 
 

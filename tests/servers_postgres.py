@@ -43,7 +43,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start it and wait until it answers."""
         options = f"-k {self.folder} -c listen_addresses='' -c fsync=off -c max_connections=60 -c shared_buffers=16MB"
-        self._control("-w", "-t", "30", "-l", str(self.folder / "log"), "-o", options, "start")
+        self._control("-w", "-t", "60", "-l", str(self.folder / "log"), "-o", options, "start")
 
     def stop(self) -> None:
         """Stop it at once, as a crash would."""

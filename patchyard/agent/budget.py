@@ -1,6 +1,7 @@
 """What one turn has spent, and when it has to stop."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from patchyard.protocol.budgets import UNITS, figure
@@ -34,6 +35,8 @@ class Spend:
     """The wrap-up message was given in this context window."""
     wrapped_up: bool = False
     """It was given in this turn."""
+    set_aside: Mapping[str, float] = field(default_factory=dict)
+    """By the name of the budget: what agents that work for the turn may still use."""
 
     def add_response(self, usage: TokenUsage) -> None:
         """A response was counted by the provider."""
@@ -46,14 +49,15 @@ class Spend:
 
     def exceeded(self, now_ms: int) -> BudgetExceeded | None:
         """The budget that is used up."""
-        spent = self.spent(now_ms)
-        if not spent:
-            return None
-        return BudgetExceeded(f"{UNITS[spent[0].budget]} ({figure(spent[0].limit)})", hard=spent[0].budget in _HARD)
+        for meter in self._own_meters(now_ms):
+            if meter.used >= meter.limit:
+                return BudgetExceeded(f"{UNITS[meter.budget]} ({figure(meter.limit)})", hard=meter.budget in _HARD)
+        return None
 
     def spent(self, now_ms: int) -> list[BudgetMeter]:
-        """The budgets that are used up."""
-        return [meter for meter in self.meters(now_ms) if meter.used >= meter.limit]
+        """The budgets that are used up: by the turn itself, or since the rest is set aside for its agents."""
+        over = {meter.budget for meter in self._own_meters(now_ms) if meter.used >= meter.limit}
+        return [meter for meter in self.meters(now_ms) if meter.budget in over]
 
     def proposal(self, given: Budgets, now_ms: int) -> BudgetLimits:
         """Limits for those that are used up: as much again as the turn was `given`, on top of what is used."""
@@ -82,19 +86,25 @@ class Spend:
     @property
     def last_request(self) -> bool:
         """Whether only one model request is left."""
-        limit = self.budgets.model_requests
+        limit = self.for_itself().model_requests
         return limit is not None and self.model_requests > 0 and limit - self.model_requests <= 1
 
     def nearly_spent(self, now_ms: int) -> str | None:
         """Words for the first budget that is at 80 %, or whose last request comes next; None: all is well, or it was said."""
         if self.warned:
             return None
-        for meter in self.meters(now_ms):
+        for meter in self._own_meters(now_ms):
             last = meter.budget is BudgetName.MODEL_REQUESTS and self.last_request
             if meter.used >= WRAP_UP_SHARE * meter.limit or last:
                 self.warned = self.wrapped_up = True
                 return f"{figure(meter.used)} of {figure(meter.limit)} {UNITS[meter.budget]}"
         return None
+
+    def for_itself(self) -> Budgets:
+        """The turn's budgets without what is set aside for its agents."""
+        limits = {name: getattr(self.budgets, name) for name in self.set_aside}
+        kept = {name: max(0, limit - self.set_aside[name]) for name, limit in limits.items() if limit is not None}
+        return self.budgets.model_copy(update=kept)
 
     def left(self, now_ms: int) -> Budgets:
         """What an agent that this turn pays for may spend: the rest of the turn's budgets."""
@@ -118,13 +128,24 @@ class Spend:
         return max(0, now_ms - self.started_ms) / 1000
 
     def meters(self, now_ms: int) -> list[BudgetMeter]:
-        """All budgets that have a limit."""
-        used: dict[BudgetName, float] = {
+        """All budgets that have a limit. What is set aside for agents counts as used."""
+        used = {name: amount + self.set_aside.get(name.value, 0) for name, amount in self._used(now_ms).items()}
+        return _metered(used, self.budgets)
+
+    def _own_meters(self, now_ms: int) -> list[BudgetMeter]:
+        """The turn's own part of them."""
+        return _metered(self._used(now_ms), self.for_itself())
+
+    def _used(self, now_ms: int) -> dict[BudgetName, float]:
+        return {
             BudgetName.MODEL_REQUESTS: self.model_requests,
             BudgetName.TOOL_CALLS: self.tool_calls,
             BudgetName.TOKENS: tokens.total(self.usage),
             BudgetName.WALL_TIME_S: self.elapsed_s(now_ms),
             BudgetName.COST_USD: self.cost_usd or 0.0,
         }
-        limits = {name: getattr(self.budgets, name.value) for name in BudgetName}
-        return [BudgetMeter(budget=name, used=used[name], limit=limit) for name, limit in limits.items() if limit is not None]
+
+
+def _metered(used: Mapping[BudgetName, float], budgets: Budgets) -> list[BudgetMeter]:
+    limits = {name: getattr(budgets, name.value) for name in BudgetName}
+    return [BudgetMeter(budget=name, used=used[name], limit=limit) for name, limit in limits.items() if limit is not None]

@@ -145,6 +145,8 @@ class Session:
         thread = self._thread
         thread.active_settings = turn.settings_from(thread.settings)
         thread.stop_asked.clear()
+        thread.hook_words.clear()
+        thread.approvals.allowed.begin_turn()
         thread.changed_files = False
         running = asyncio.create_task(turn.run())
         try:
@@ -285,7 +287,10 @@ class Session:
             self._rejected(submission, f"the turn {self._turn.id} is running", NotSubmittedReason.NOT_IDLE)
 
     def _start(self, submission: Submission, kind: type[Turn] = Turn) -> None:
-        if self._suspended or self._shutdown is not None:
+        if self._shutdown is not None:
+            self._rejected(submission, "the thread was closed before this could be done")
+            return
+        if self._suspended:
             return  # Stays in the queue for whoever owns the thread next.
         self._turn = kind(self._thread, self._registry, submission.id, submission=submission)
 

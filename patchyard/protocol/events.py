@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ._model import WireModel
+from .approvals import ApprovalRule, SessionScope
 from .errors import ErrorInfo, NotSubmittedReason
 from .ids import TenantId
 from .items import FileUpdate, Item, PlanStep
@@ -53,7 +54,7 @@ class TurnParked(WireModel):
     """The turn waits and holds no lease, slot or container."""
 
     type: Literal["turn_parked"] = "turn_parked"
-    reason: Literal["approval", "user_input", "budget", "retry_time"]
+    reason: Literal["approval", "user_input", "budget", "retry_time", "agents"]
     until: int | None = None
 
 
@@ -264,6 +265,8 @@ class ExecApprovalRequest(WireModel):
     cwd: str
     reason: str | None = None
     proposed_prefix_rule: tuple[str, ...] | None = None
+    session_scope: SessionScope = "thread"
+    """What `accept_for_session` covers. A prefix rule always covers the repository, where there is one to name."""
 
 
 class PatchApprovalRequest(WireModel):
@@ -274,6 +277,8 @@ class PatchApprovalRequest(WireModel):
     item_id: str
     changes: tuple[FileUpdate, ...]
     reason: str | None = None
+    session_scope: SessionScope = "thread"
+    """What `accept_for_session` covers."""
 
 
 class UserQuestion(WireModel):
@@ -325,6 +330,18 @@ class RequestResolved(WireModel):
     """Limits that hold for the turn from now on, where a person gave it more budget."""
 
 
+class ApprovalRemembered(WireModel):
+    """What a person just allowed counts for later tasks on the repository as well, until it is revoked."""
+
+    type: Literal["approval_remembered"] = "approval_remembered"
+    approval_id: str
+    """The question that was answered."""
+    repository: str
+    rules: tuple[ApprovalRule, ...]
+    by: str | None = None
+    """Name of the token that answered."""
+
+
 # --- notices ------------------------------------------------------------------------------------
 
 
@@ -353,12 +370,17 @@ class StreamError(WireModel):
     error: ErrorInfo
 
 
+HookSource = Literal["tenant", "task", "repository"]
+"""Whose hook it is, in the order in which they count."""
+
+
 class HookStarted(WireModel):
     """A hook runs."""
 
     type: Literal["hook_started"] = "hook_started"
     event: str
     command: str
+    source: HookSource | None = None
 
 
 class HookCompleted(WireModel):
@@ -369,6 +391,7 @@ class HookCompleted(WireModel):
     command: str
     outcome: Literal["ok", "blocked", "failed", "timed_out"]
     message: str | None = None
+    source: HookSource | None = None
 
 
 DurableMsg = Annotated[
@@ -400,6 +423,7 @@ DurableMsg = Annotated[
     | RequestUserInput
     | BudgetRequest
     | RequestResolved
+    | ApprovalRemembered
     | Warning_
     | ErrorEvent
     | StreamError

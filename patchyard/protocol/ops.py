@@ -141,7 +141,7 @@ class ExecApproval(WireModel):
     approval_id: str
     decision: ApprovalDecision
     prefix_rule: tuple[str, ...] | None = None
-    """With accept: also allow every later command that starts with these words."""
+    """With accept: also allow every later command inside the sandbox that starts with these words, on the whole repository."""
     message: str | None = None
 
 
@@ -306,6 +306,8 @@ class Submission(WireModel):
     trace: TraceContext | None = None
     idempotency_key: str | None = None
     """The same key twice is one submission; the first answer is returned."""
+    author: str | None = None
+    """Name of the token that it came with."""
     submitted_at: int
     """Milliseconds since the epoch, when the API accepted it."""
 

@@ -1,6 +1,7 @@
 """A session over doubles, in one object; and the doubles that only keep what they were told: spans, and the gate."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any
 
 from patchyard.agent.config import Ports, SessionConfig
 from patchyard.agent.ports import TurnOutcome
+from patchyard.agent.recall import ApprovalMemory
 from patchyard.agent.session import Session, SessionOutcome
 from patchyard.protocol.events import DurableMsg
 from patchyard.protocol.ops import Op, Submission, TraceContext
@@ -23,6 +25,9 @@ from .scripted_model import ScriptedModel, ScriptStep
 from .scripted_sandbox import Command, ScriptedSandbox, ScriptedSource
 
 AttributeValue = str | int | float | bool
+
+HANGS_S = 60.0
+"""Real seconds after which a test has failed that waits: a slow machine, or a real server behind a double, needs some."""
 
 
 @dataclass
@@ -106,6 +111,7 @@ class AgentHarness:
         clock: FakeClock | None = None,
         price: float | None = None,
         agents: ScriptedAgents | None = None,
+        approvals: ApprovalMemory | None = None,
         **config: Any,
     ) -> None:
         self.clock = clock or FakeClock()
@@ -116,6 +122,7 @@ class AgentHarness:
         self.gate = ScriptedGate(self.clock, **(gate or {}))
         self.telemetry = RecordingTelemetry()
         self.agents = agents
+        self.approvals = approvals
         self.config = SessionConfig(
             tenant_id="default",
             thread_id=self.channel.thread_id,
@@ -127,7 +134,8 @@ class AgentHarness:
 
     def new_session(self, restored: RestoredThread | None = None) -> Session:
         """A session over the present doubles."""
-        ports = Ports(self.channel, self.model, self.source, self.gate, self.telemetry, self.clock, self.agents)
+        doubles = (self.channel, self.model, self.source, self.gate, self.telemetry, self.clock)
+        ports = Ports(*doubles, self.agents, self.approvals)
         return Session(self.config, ports, restored)
 
     def submit(self, op: Op | None = None) -> Submission:
@@ -142,19 +150,19 @@ class AgentHarness:
 
     async def run(self) -> SessionOutcome:
         """Run the session, with a guard against hanging."""
-        return await asyncio.wait_for(self.session.run(), 10)
+        return await asyncio.wait_for(self.session.run(), HANGS_S)
 
     def start(self) -> "asyncio.Task[SessionOutcome]":
         """Run the session in the background."""
         return asyncio.create_task(self.run())
 
-    async def until(self, holds: Callable[[], object], *, rounds: int = 20_000) -> None:
-        """Let the session run until something holds. Time stands still unless nothing else can run."""
-        for _ in range(rounds):
-            if holds():
-                return
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Let the session run until something holds. The clock stands still unless nothing else can run."""
+        over = time.monotonic() + HANGS_S
+        while not holds():
+            if time.monotonic() > over:
+                raise AssertionError("it never came true")
             await asyncio.sleep(0)
-        raise AssertionError("it never came true")
 
     def types(self) -> list[str]:
         """Types of the durable events, in order."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from patchyard.replay import Demands, ReplayServer, RequestEntry, Script, SharedSequence, Step, Violation, load_script
 
 T = TypeVar("T")
-START_S = 10.0
+START_S = 60.0
 
 Response = Step | Sequence[Mapping[str, Any]]
 """One response: a step, or raw events as `patchyard.testing.events.sse` makes them."""

@@ -20,9 +20,9 @@ from patchyard.agent.ports import (
 )
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.policies import DangerFullAccess, ReadOnly, SandboxPolicy, WorkspaceWrite
+from tests.waiting import WAIT_S
 
 WORKSPACE_WRITE = WorkspaceWrite()
-TIMEOUT_S = 30
 
 
 class Backend(Protocol):
@@ -76,7 +76,7 @@ def in_box(backend: Backend, scenario: Callable[[Sandbox], Awaitable[None]]) -> 
     """Run a scenario in a fresh sandbox, within the time limit."""
 
     async def go() -> None:
-        async with asyncio.timeout(TIMEOUT_S), backend.open() as box:
+        async with asyncio.timeout(WAIT_S), backend.open() as box:
             await scenario(box)
 
     asyncio.run(go())
@@ -198,24 +198,20 @@ class TerminalSuite:
 
 
 class KillSuite:
-    SPREAD = "sleep 1001 & setsid sleep 1001 & (setsid sh -c 'setsid sleep 1001 & sleep 1001 &' &); sleep 0.2; echo up; wait"
+    SPREAD = "echo up; sleep 1001 & setsid sleep 1001 & (setsid sh -c 'setsid sleep 1001 & sleep 1001 &' &); wait"
 
-    async def sleepers(self, box: Sandbox) -> int:
-        return int((await shell(box, "pgrep -fxc 'sleep 1001' || true")).output)
-
-    async def until_none_sleeps(self, box: Sandbox) -> None:
-        async with asyncio.timeout(5):
-            while await self.sleepers(box):
-                pass
+    async def until_asleep(self, box: Sandbox, count: int) -> None:
+        """Until so many sleep. Processes begin and die on the kernel's time."""
+        while int((await shell(box, "pgrep -fxc 'sleep 1001' || true")).output) != count:
+            pass
 
     def test_kill_takes_the_whole_tree(self, backend: Backend) -> None:
         async def scenario(box: Sandbox) -> None:
             process = await box.spawn(request("sh", "-c", self.SPREAD))
-            await read_until(process, b"up")
-            assert await self.sleepers(box) >= 4
+            await self.until_asleep(box, 4)
             await process.kill()
             assert (await process.wait()).signal == 9
-            await self.until_none_sleeps(box)
+            await self.until_asleep(box, 0)
 
         in_box(backend, scenario)
 
@@ -224,9 +220,9 @@ class KillSuite:
             process = await box.spawn(request("sh", "-c", "sleep 1001 & echo started"))
             assert await read_all(process) == b"started\n"
             assert (await process.wait()).code == 0
-            assert await self.sleepers(box) == 1
+            await self.until_asleep(box, 1)
             await process.kill()
-            await self.until_none_sleeps(box)
+            await self.until_asleep(box, 0)
             await process.kill()
 
         in_box(backend, scenario)
@@ -250,7 +246,7 @@ class KillSuite:
                 starting.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await (await starting).kill()
-            await self.until_none_sleeps(box)
+            await self.until_asleep(box, 0)
 
         in_box(backend, scenario)
 
@@ -268,10 +264,10 @@ class KillSuite:
 
     def test_a_timeout_kills_the_tree_and_says_so(self, backend: Backend) -> None:
         async def scenario(box: Sandbox) -> None:
-            ran = await shell(box, self.SPREAD, limits=ExecLimits(wall_time_s=0.6))
+            ran = await shell(box, self.SPREAD, limits=ExecLimits(wall_time_s=2))
             assert (ran.status.timed_out, ran.status.signal) == (True, 9)
             assert ran.output == b"up\n"
-            await self.until_none_sleeps(box)
+            await self.until_asleep(box, 0)
 
         in_box(backend, scenario)
 

@@ -91,7 +91,6 @@ def fleet(script: Mapping[str, Any], *, workers: int = 1, **env: str) -> Iterato
         "PATCHYARD_MODEL_BASE_URL": model.base_url,
         "PATCHYARD_MODEL_API_KEY": MODEL_KEY,
         "PATCHYARD_SANDBOX_IMAGE": image(),
-        "PATCHYARD_LEASE_TTL_S": "2",
     }
     try:
         with home(**settings | env) as here:

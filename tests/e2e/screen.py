@@ -1,5 +1,6 @@
 """The command line at a terminal: what a person sees there and types."""
 
+import codecs
 import os
 import pty
 import select
@@ -8,9 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.e2e.fleet import Fleet
+from tests.waiting import WAIT_S
 
 
 @dataclass
@@ -21,9 +23,10 @@ class Screen:
     process: "subprocess.Popen[bytes]"
     text: str = ""
     _seen: int = 0
+    _decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
 
     def read_until(self, words: str) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + WAIT_S
         while words not in self.text[self._seen :]:
             assert time.monotonic() < until, self.text
             if not self._read():
@@ -39,7 +42,7 @@ class Screen:
             data = os.read(self.fd, 65536)
         except OSError:  # the terminal of a program that has ended
             return False
-        self.text += data.decode()
+        self.text += self._decoder.decode(data)
         return bool(data)
 
     def type(self, text: str) -> None:
@@ -48,7 +51,7 @@ class Screen:
     def wait(self) -> int:
         while self._read():
             pass
-        return self.process.wait(timeout=30)
+        return self.process.wait(WAIT_S)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 from patchyard.adapters.catalog import Catalog
 from patchyard.adapters.queue import QueueCore, ThreadRegistration
+from patchyard.adapters.queue._redis import RedisBackend
 from patchyard.adapters.store import FilesystemStore
 from patchyard.protocol.events import DurableMsg
 from patchyard.protocol.ids import new_id
@@ -25,10 +26,10 @@ from patchyard.replay import ReplayServer, Script
 from patchyard.rollout import decode_line
 from patchyard.settings import Settings
 from tests.servers import RedisServer
+from tests.waiting import PROCESS_S, WAIT_S
 
 ROOT = Path(__file__).parents[2]
 TRACE = TraceContext(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-WAIT_S = 60.0
 
 
 class Task:
@@ -83,10 +84,9 @@ class Service:
             redis_url=redis.url,
             model_base_url=model.base_url,
             model_api_key="sk-test-secret-value-of-the-model",
-            lease_ttl_s=2,
             sandbox_image=image(),
         )
-        self.queue = QueueCore(redis.url, lease_ttl_s=2)
+        self.queue = QueueCore(redis.url)
         self.catalog = Catalog(self.settings.effective_catalog_url)
         self.store = FilesystemStore(folder / "home" / "objects")
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -117,15 +117,15 @@ class Service:
                 return [line.json for line in whole]
         raise AssertionError("the records have a gap")
 
-    async def start_worker(self, **env: str) -> subprocess.Popen[bytes]:
+    async def start_worker(self, *, slots: int = 8, **env: str) -> subprocess.Popen[bytes]:
         """A worker process that is ready."""
         number = len(self.workers) + 1
         log = self.folder / f"worker-{number}.log"
-        argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--pool", "threads", "--concurrency", "8"]
+        argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--pool", "threads", "--concurrency", str(slots)]
         argv += ["--queues", "turns,maintenance", "--without-gossip", "--without-mingle", "--hostname", f"w{number}@test"]
         process = _spawn(argv, self.environment() | env, log)
         self.workers.append(process)
-        until = time.monotonic() + 40
+        until = time.monotonic() + PROCESS_S
         while time.monotonic() < until:
             if b" ready." in log.read_bytes():
                 return process
@@ -142,7 +142,6 @@ class Service:
             "PATCHYARD_REDIS_URL": self.redis.url,
             "PATCHYARD_MODEL_BASE_URL": settings.model_base_url,
             "PATCHYARD_MODEL_API_KEY": "sk-test-secret-value-of-the-model",
-            "PATCHYARD_LEASE_TTL_S": "2",
             "PATCHYARD_SANDBOX_IMAGE": image(),
             "PYTHONPATH": str(ROOT),
         }
@@ -192,13 +191,13 @@ class Service:
 
     async def task_view(self, task: Task) -> TaskView:
         """The catalog's row once it has all that the thread said."""
-        for _ in range(50):
-            state = await self.queue.thread_state(task.thread_id)
-            applied = await self.catalog.applied_through("default", task.thread_id)
-            if state is not None and applied >= state.next_ordinal - 1:
-                break
-            await self.news_or(0.2)
-        return await self.catalog.get_task("default", task.task_id)
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                state = await self.queue.thread_state(task.thread_id)
+                applied = await self.catalog.applied_through("default", task.thread_id)
+                if state is not None and applied >= state.next_ordinal - 1:
+                    return await self.catalog.get_task("default", task.task_id)
+                await self.news_or(0.2)
 
     async def news_or(self, seconds: float) -> None:
         try:
@@ -226,13 +225,21 @@ class Service:
                 process.send_signal(signal.SIGTERM)
         for process in self.workers:
             try:
-                await asyncio.to_thread(process.wait, 15)
+                await asyncio.to_thread(process.wait, WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         await self.queue.close()
         await self.catalog.close()
         await self.store.close()
+
+
+async def lose(queue: QueueCore, thread_id: str) -> None:
+    """The lease of a killed worker has ended. Leases are long: a slow machine must not lose one, and no test waits for one."""
+    backend = queue.backend
+    assert isinstance(backend, RedisBackend)
+    await backend._redis.zadd("py:{0}:leases", {thread_id: 1}, xx=True)
+    await backend.run("reap", {"ttl": 0, "limit": 100})
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from .repositories import FIX, buggy_repository
 from .service import Service
 from .test_patch import call, ended, patch, run, say, script, spec, states
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 def tool(name: str, **arguments: object) -> dict[str, object]:

@@ -12,10 +12,10 @@ from patchyard.protocol.rollout_lines import CompactedLine
 from patchyard.protocol.tasks import TaskStatus
 
 from .repositories import FIX, VERIFY, buggy_repository
-from .service import Task, running_service
+from .service import Task, lose, running_service
 from .test_patch import call, patch, say, script, spec
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
 FULL = {"usage": {"input_tokens": 9_000, "output_tokens": 50}}
 SMALL = {"PATCHYARD_MODEL_CONTEXT_WINDOW": "10000"}
@@ -62,6 +62,7 @@ def test_a_worker_that_dies_while_it_compacts(tmp_path: Path) -> None:
                 await service.news_or(0.2)
             first.send_signal(signal.SIGKILL)
             first.wait()
+            await lose(service.queue, task.thread_id)
             await service.start_worker(**SMALL)
             await task.ended()
             assert (await service.task_view(task)).verified is True

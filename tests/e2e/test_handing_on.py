@@ -2,24 +2,24 @@
 
 import asyncio
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from patchyard.protocol.events import PatchProduced, TurnRecovered
 from patchyard.protocol.tasks import TaskStatus
+from tests.waiting import WAIT_S
 
 from .repositories import FIX, VERIFY, buggy_repository
-from .service import Service
+from .service import Service, lose
 from .test_patch import call, patch, results, run, say, script, spec, states
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_another_worker_finishes_the_turn(tmp_path: Path, how: signal.Signals) -> None:
-    long = {"cmd": "echo half > half.txt; sleep 60", "yield_time_ms": 30_000}
+    long = {"cmd": "echo half > half.txt; sleep 600", "yield_time_ms": 30_000}
     begun = {"items": [{"call": "exec_command", "arguments": long}]}
     scripted = script(lost=[begun, call("cat half.txt"), patch(FIX), say("Done.")])
 
@@ -29,10 +29,10 @@ def test_another_worker_finishes_the_turn(tmp_path: Path, how: signal.Signals) -
         await task.wait_for("workspace_prepared")
         await _until_written(service)
         await service.start_worker()
-        began = time.monotonic()
         first.send_signal(how)
-        await asyncio.to_thread(first.wait, 20)
-        gone = time.monotonic() - began
+        await asyncio.to_thread(first.wait, WAIT_S)  # long before its command would have ended
+        if how == signal.SIGKILL:
+            await lose(service.queue, task.thread_id)
         events = await task.ended()
         kinds = [event.type for event in events]
         assert "turn_failed" not in kinds, [event for event in events if event.type == "turn_failed"]
@@ -52,7 +52,6 @@ def test_another_worker_finishes_the_turn(tmp_path: Path, how: signal.Signals) -
         assert {line.turn_id for line in await task.lines() if line.turn_id} == {task.turn_id}
         if how == signal.SIGTERM:
             assert first.returncode == 0
-            assert gone < 6  # about two seconds on a quiet machine
 
     run(tmp_path, scripted, body)
 
@@ -60,8 +59,6 @@ def test_another_worker_finishes_the_turn(tmp_path: Path, how: signal.Signals) -
 async def _until_written(service: Service) -> None:
     """Until the command has written its file into the work tree."""
     checkouts = service.settings.home / "workspaces" / "checkouts"
-    for _ in range(200):
-        if list(checkouts.glob("*/workspace/half.txt")):
-            return
-        await service.news_or(0.05)
-    raise AssertionError("the command did not begin")
+    async with asyncio.timeout(WAIT_S):
+        while not list(checkouts.glob("*/workspace/half.txt")):
+            await service.news_or(0.05)

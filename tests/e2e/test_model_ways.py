@@ -10,7 +10,7 @@ from patchyard.replay import Script
 
 from .service import running_service
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = Script.model_validate(
     {

@@ -1,11 +1,11 @@
 """`patchyard fix` while a part of the service dies or is away: the one who watches sees one turn, without a gap, to its end."""
 
+import asyncio
 import json
 import os
 import sqlite3
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,20 +16,24 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from patchyard.adapters.queue import QueueCore
 from tests.e2e.fleet import Fleet, docker, fleet
 from tests.e2e.repositories import FIX, VERIFY, buggy_repository
+from tests.e2e.service import lose
 from tests.e2e.test_patch import call, patch, say
-from tests.integration.cli.service import kill, wait_for
+from tests.integration.cli.service import kill
 from tests.servers_s3 import CREDENTIALS
+from tests.waiting import PROCESS_S, WAIT_S, wait_for
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
-BEGUN = "echo begun; sleep 4; echo over"
+BEGUN = "echo begun; until test -e go; do sleep 0.1; done; rm -f go; echo over"
+"""Goes on when the test says so."""
 
 
 CASES: dict[str, list[dict[str, Any]]] = {
     **{name: [call(BEGUN), patch(FIX), say("Fixed.")] for name in ("redis", "api", "store", "catalog")},
-    "worker": [call("echo begun; sleep 60"), patch(FIX), say("Fixed.")],
+    "worker": [call("echo begun; sleep 600"), patch(FIX), say("Fixed.")],
 }
 SCRIPT = {"threads": [{"match": {"contains": f"case {name}."}, "steps": steps} for name, steps in CASES.items()]}
 
@@ -106,7 +110,7 @@ class Watched:
 
     def wait_for(self, seen: Callable[[dict[str, Any]], bool], what: str) -> None:
         with self.news:
-            assert self.news.wait_for(lambda: any(seen(event["msg"]) for event in self.events), 60), (what, self.kinds())
+            assert self.news.wait_for(lambda: any(seen(event["msg"]) for event in self.events), WAIT_S), (what, self.kinds())
 
     def kinds(self) -> list[str]:
         return [event["msg"]["type"] for event in self.events if event["ordinal"] is not None]
@@ -115,7 +119,7 @@ class Watched:
         """One turn, one end, every durable event once and in order, a verified patch."""
         assert self.process.stderr is not None
         errors = self.process.stderr.read()
-        assert self.process.wait(timeout=90) == 0, (errors, self.kinds())
+        assert self.process.wait(PROCESS_S) == 0, (errors, self.kinds())
         ordinals = [event["ordinal"] for event in self.events if event["ordinal"] is not None]
         assert ordinals == sorted(set(ordinals))
         kinds = self.kinds()
@@ -148,12 +152,26 @@ def begun(msg: dict[str, Any]) -> bool:
     return msg["type"] == "exec_output_delta" and "begun" in msg["delta"]
 
 
+def go_on(service: Fleet) -> None:
+    """Let the command end."""
+    for tree in (service.root / "workspaces" / "checkouts").glob("*/workspace"):
+        (tree / "go").touch()
+
+
+async def _lose(service: Fleet, thread_id: str) -> None:
+    queue = QueueCore(f"unix://{service.root / 'redis.sock'}")
+    await queue.open()
+    await lose(queue, thread_id)
+    await queue.close()
+
+
 @pytest.mark.parametrize("victim", ["redis", "api"])
 def test_a_watcher_goes_on_after_a_server_was_killed(service: Fleet, watch: Callable[[str], Watched], victim: str) -> None:
     watched = watch(victim)
     watched.wait_for(begun, "the command begins")
     before = service.home.process(victim)
     kill(before)
+    go_on(service)
     watched.end()
     assert service.home.process(victim).pid != before.pid
     record = [json.loads(line) for line in service.home.cli("rollout", "cat", _task(watched)).stdout.splitlines()]
@@ -168,10 +186,9 @@ def test_a_killed_workers_command_is_not_lost_silently(service: Fleet, watch: Ca
     ours = [box for box in boxes if str(service.root) in docker("inspect", "-f", "{{json .Mounts}}", box)]
     assert len(ours) == 1
     init = int(docker("inspect", "-f", "{{.State.Pid}}", ours[0]))
-    died = time.monotonic()
     kill(service.home.process("worker-1"))
     wait_for(lambda: not _alive(init), "the box dies with its worker")
-    assert time.monotonic() - died < 1.0
+    asyncio.run(_lose(service, watched.events[0]["thread_id"]))
     watched.end()
     assert watched.kinds().count("turn_recovered") == 1
     items = {
@@ -192,6 +209,7 @@ def test_a_store_that_is_away_for_seconds_delays_the_end_only(
     watched = watch("store")
     watched.wait_for(begun, "the command begins")
     bucket.stop()
+    go_on(service)
     try:
         watched.wait_for(lambda msg: msg["type"] == "item_completed" and msg["item"]["type"] == "agent_message", "the answer")
         log = service.root / "logs" / "worker-1.log"
@@ -207,6 +225,7 @@ def test_a_catalog_that_is_away_never_stops_a_turn(service: Fleet, watch: Callab
     watched.wait_for(begun, "the command begins")
     with closing(sqlite3.connect(service.root / "catalog.db", isolation_level=None)) as catalog:
         catalog.execute("BEGIN EXCLUSIVE")
+        go_on(service)
         watched.wait_for(lambda msg: msg["type"] == "turn_completed", "the turn ends without the catalog")
         assert watched.process.poll() is None, "fix waits for the result"
         catalog.execute("ROLLBACK")

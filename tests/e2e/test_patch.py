@@ -26,11 +26,12 @@ from patchyard.protocol.rollout_lines import ModelRequestLine, SpanLine
 from patchyard.protocol.tasks import TaskStatus, VerifyResult
 from patchyard.replay import Script
 from patchyard.rollout import build_trace
+from tests.waiting import wait_for
 
 from .repositories import BETTER_FIX, FIX, TEST, VERIFY, WRONG_FIX, buggy_repository
 from .service import Service, Task, running_service
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 def call(cmd: str) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def run(tmp_path: Path, scripted: Script, body: Callable[[Service], Awaitable[No
             for _ in range(workers):
                 await service.start_worker()
             await body(service)
-        assert service.containers() == []
+        wait_for(lambda: service.containers() == [], "the engine has removed the boxes")
         assert "Traceback" not in service.logs(), service.logs()
         assert "sk-test-secret" not in service.logs()
 

@@ -12,8 +12,9 @@ from tests.e2e.fleet import Fleet, fleet
 from tests.e2e.repositories import FIX, VERIFY, buggy_repository
 from tests.e2e.screen import terminal
 from tests.e2e.test_patch import call, patch, say
+from tests.waiting import PROCESS_S
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
 QUESTIONS = [
     {"id": "colour", "header": "Colour", "question": "Which colour shall it be?", "options": ["red", "blue"]},
@@ -93,7 +94,7 @@ def test_questions_in_a_pipe_come_with_the_command_that_answers_them(service: Fl
     wrong = service.home.cli(*printed.split(), "2", code=2)
     assert "2 answer(s) are wanted, 1 came" in wrong.stderr
     service.home.cli(*printed.split(), "2", "as the sky")
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PROCESS_S)
     assert process.returncode == 0, rest + errors
 
 
@@ -113,7 +114,7 @@ def test_the_open_questions_of_a_task_are_shown_and_asked_later(service: Fleet, 
         screen.type("as the sky\n")
         screen.read_until("Sent; the first answer wins.")
         assert screen.wait() == 0
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PROCESS_S)
     assert process.returncode == 0, rest + errors
     again = service.home.cli("tasks", "answer", task_id, "ask_1", "blue", "no", code=1)
     assert "No turn waits for an answer now." in again.stdout
@@ -151,7 +152,7 @@ def test_a_budget_in_a_pipe_is_answered_by_one_command(service: Fleet, repositor
     process = service.home.start(*fix(repository, "more-in-pipe", *ONE))
     printed = read_until(process, r"or: patchyard (tasks answer \S+ \S+ accept --budget model_requests=)LIMIT$")
     service.home.cli(*f"{printed}9".split())
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PROCESS_S)
     assert process.returncode == 0, rest + errors
     assert "answered: accept (9 model requests)" in rest
 
@@ -169,7 +170,7 @@ def test_a_budget_that_is_declined_by_one_command_is_exit_code_3(service: Fleet,
     assert (waiting["status"], waiting["reason"]) == ("waiting", "budget")
     receipt = service.home.json("tasks", "answer", task_id, "decline")
     assert receipt["admission"]["type"] == "applied"
-    process.communicate(timeout=60)
+    process.communicate(timeout=PROCESS_S)
     assert process.returncode == 3
     task = service.home.json("tasks", "show", task_id)
     assert (task["status"], task["reason"]) == ("failed", "budget_exceeded")

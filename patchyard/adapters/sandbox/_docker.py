@@ -15,6 +15,8 @@ from .errors import BoxLost, BoxRefused, EngineUnavailable, ImageMissing
 _log = logging.getLogger(__name__)
 _REMOVAL_PATIENCE_S = 10
 """How long an ended box may take to remove itself before it is removed by force."""
+_SLOW_REMOVAL_S = 60
+"""How long a removal by force may take; then it is left to the engine, and to the reaper."""
 _SETUP_LABEL = "patchyard.setup"
 _FIXED_RUNC = (1, 2, 8)
 """First runc with the fixes for CVE-2024-21626, CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881."""
@@ -133,18 +135,23 @@ class DockerBoxes:
             state = await self._engine.call("GET", f"/containers/{container}/json")
             if state.status == 404:
                 return
-            if state.body["State"]["Status"] != "created":
-                path = f"/containers/{container}/wait"
-                waited = await self._engine.call("POST", path, query={"condition": "removed"}, timeout_s=_REMOVAL_PATIENCE_S)
-                if waited.status in (200, 404):
-                    return
+            if state.body["State"]["Status"] != "created" and await self._removed(container, timeout_s=_REMOVAL_PATIENCE_S):
+                return
         except EngineUnavailable:
             pass
         try:
             async with self._jobs:
-                await self._engine.call("DELETE", f"/containers/{container}", query={"force": 1, "v": 1})
+                answer = await self._engine.call("DELETE", f"/containers/{container}", query={"force": 1, "v": 1})
+            if answer.status == 409:  # the engine is at it already, and slow
+                await self._removed(container, timeout_s=_SLOW_REMOVAL_S)
         except EngineUnavailable:
             _log.warning("box %s is left to the reaper: the engine does not answer", container[:12])
+
+    async def _removed(self, container: str, *, timeout_s: float) -> bool:
+        """Wait until the engine says that it is gone. EngineUnavailable: not in this time."""
+        path = f"/containers/{container}/wait"
+        waited = await self._engine.call("POST", path, query={"condition": "removed"}, timeout_s=timeout_s)
+        return waited.status in (200, 404)
 
     # --- set-up -----------------------------------------------------------------------------------------------------------
 

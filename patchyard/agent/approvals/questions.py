@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar, assert_never
 
 from patchyard.agent.errors import ParkReason, ParkTurn, StopTurn
 from patchyard.agent.journal import Journal
@@ -29,6 +29,7 @@ from patchyard.protocol.rollout_lines import LinePayload
 
 Question = ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest
 AnswerOp = ExecApproval | PatchApproval | UserInputAnswer | BudgetAnswer
+Asking = TypeVar("Asking", ExecApprovalRequest, PatchApprovalRequest)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Answer:
     answers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     budgets: BudgetLimits | None = None
     """Limits to set, of an accepted question about a budget."""
+    by: str | None = None
+    """Name of the token that gave it."""
 
     @property
     def accepted(self) -> bool:
@@ -93,14 +96,14 @@ class Questions:
         """The open question about a budget; there is never more than one."""
         return next((o.request for o in self._open.values() if isinstance(o.request, BudgetRequest)), None)
 
-    def asked_before(self, request: ExecApprovalRequest | PatchApprovalRequest) -> Question | None:
+    def asked_before(self, request: Asking) -> Asking | None:
         """The open question of an earlier segment about the same call, if it asks for the very same thing.
 
         An answer to it must not be taken for another command or patch.
         """
         found = self.find(request.item_id)
-        same = {"approval_id": request.approval_id, "reason": request.reason}
-        if not isinstance(found, ExecApprovalRequest | PatchApprovalRequest):
+        same = {"approval_id": request.approval_id, "reason": request.reason, "session_scope": request.session_scope}
+        if not isinstance(found, type(request)):
             return None
         redact = self._journal.redactor.payload
         return found if redact(found).model_copy(update=same) == redact(request).model_copy(update=same) else None
@@ -161,7 +164,7 @@ class Questions:
     async def _resolve(
         self, asked: _Open, submission: Submission, told: Callable[[Answer], Sequence[LinePayload]] | None
     ) -> Answer:
-        answer = _answer(submission.op, asked.request)
+        answer = replace(_answer(submission.op, asked.request), by=submission.author)
         self._close(asked)
         await self._journal.commit(
             RequestResolved(request_id=question_id(asked.request), decision=answer.decision, budgets=answer.budgets),

@@ -25,14 +25,15 @@ def spend_of(thread: Thread, turn: UnfinishedTurn | None) -> Spend:
         return Spend(budgets, now_ms)
     told = records.was_told_to_wrap_up(thread.journal.world, turn.turn_id)
     usage, cost = turn.usage, turn.cost_usd
-    for child in thread.agents.spent_in(turn.turn_id):
+    agents = thread.agents.spent_in(turn.turn_id)
+    for child in agents:
         usage, cost = tokens.add(usage, child.usage), tokens.add_cost(cost, child.cost_usd)
     return Spend(
         budgets.raised(turn.limits),
         # As if it had begun just so long ago as it was worked on: time without a worker is nobody's work.
         now_ms - turn.active_ms,
-        model_requests=turn.model_requests,
-        tool_calls=turn.tool_calls,
+        model_requests=turn.model_requests + sum(child.model_requests for child in agents),
+        tool_calls=turn.tool_calls + sum(child.tool_calls for child in agents),
         usage=usage,
         cost_usd=cost,
         warned=told,
@@ -40,7 +41,7 @@ def spend_of(thread: Thread, turn: UnfinishedTurn | None) -> Spend:
     )
 
 
-class Allowance:
+class MoreBudget:
     """Asks a person for more budget, where one can be asked (decision 0090)."""
 
     def __init__(self, state: TurnState, *, declined: bool) -> None:

@@ -26,7 +26,7 @@ from patchyard.protocol.tasks import TurnStatus
 from patchyard.rollout import UnfinishedTurn
 
 from . import records
-from .allowance import Allowance, Watchdog, spend_of
+from .allowance import MoreBudget, Watchdog, spend_of
 from .ending import Ending
 from .state import StopKind, TurnEnd, TurnState
 from .step import Step, StepResult
@@ -62,7 +62,7 @@ class Turn:
             self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
         spend = spend_of(thread, recovery.turn if recovery is not None else None)
-        thread.agents.spend, thread.agents.turn_id = spend, turn_id
+        thread.agents.serve(turn_id, spend)
         self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
         self._registry = registry
@@ -70,7 +70,7 @@ class Turn:
         self._journal = thread.journal
         self._clock = thread.ports.clock
         self._ending = Ending(self.state)
-        self._allowance = Allowance(self.state, declined=recovery is not None and recovery.turn.budget_declined)
+        self._allowance = MoreBudget(self.state, declined=recovery is not None and recovery.turn.budget_declined)
         self._watchdog = Watchdog(spend, self._clock, lambda: self.stop("wall_time"))
         self._stop: StopKind | None = None
         self._cancels = 0
@@ -114,6 +114,7 @@ class Turn:
             self.state.submission = submission
         else:
             self.state.steers.append(submission)
+            self._thread.agents.input_came.set()
 
     # --- the turn
 
@@ -366,7 +367,7 @@ class Turn:
             return
         self._step = self._new_step()
         for call in calls:
-            self._step.runner.start(call)
+            self._step.runner.start(call, again=True)
         await self._step.runner.settle()
 
     # --- steps
@@ -396,7 +397,7 @@ class Turn:
             self._journal.post(*await self._surroundings())
         result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
-        if self._step is not None and (reason := self._step.runner.stop_reason) is not None:
+        if (reason := self._thread.hook_words.stop) is not None:
             raise TurnError(_stopped_by_hook("PostToolUse", reason))
         if over is not None:
             raise over

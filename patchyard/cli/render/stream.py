@@ -13,6 +13,7 @@ from patchyard.protocol.items import ItemStatus
 
 from .diff import diff_text
 from .questions import Question, answer_lines, question_lines
+from .rules import rule_text
 from .text import amount, duration, one_line, safe
 
 _OUTPUT_LINES = 6
@@ -80,6 +81,7 @@ class StreamView:
                 | events.OpRejected()
                 | events.HookCompleted()
                 | events.RequestResolved()
+                | events.ApprovalRemembered()
             ):
                 self._notice(msg)
             case (
@@ -174,7 +176,10 @@ class StreamView:
 
     def _patch(self, item: items.FileChangeItem) -> None:
         if item.status is not ItemStatus.COMPLETED:
-            self._line("✘", f"patch {item.status}: {', '.join(safe(change.path) for change in item.changes)}", "red")
+            touched = ", ".join(safe(change.path) for change in item.changes) or "it could not be read"
+            self._line("✘", f"patch {item.status}: {touched}", "red")
+            if item.error is not None:
+                self._console.print(_indented(item.error), style="dim", markup=False)
             return
         for change in item.changes:
             moved = f" → {safe(change.move_path)}" if change.move_path else ""
@@ -251,7 +256,8 @@ class StreamView:
         | events.StreamError
         | events.OpRejected
         | events.HookCompleted
-        | events.RequestResolved,
+        | events.RequestResolved
+        | events.ApprovalRemembered,
     ) -> None:
         match msg:
             case events.Warning_():
@@ -265,13 +271,16 @@ class StreamView:
                 self._line("!", f"{msg.op} was refused: {safe(msg.message)}", "yellow")
             case events.HookCompleted():
                 if msg.outcome != "ok":
-                    self._line(
-                        "!", f"hook {safe(msg.event)} {msg.outcome}: {one_line(msg.message or msg.command, 160)}", "yellow"
-                    )
+                    whose = f"{msg.source} hook" if msg.source else "hook"
+                    why = one_line(msg.message or msg.command, 160)
+                    self._line("!", f"{whose} {safe(msg.event)} {msg.outcome}: {why}", "yellow")
             case events.RequestResolved():
                 limits = {} if msg.budgets is None else msg.budgets.named()
                 more = ", ".join(f"{figure(limit)} {UNITS[name]}" for name, limit in limits.items())
                 self._line("●", f"answered: {msg.decision}{f' ({more})' if more else ''}", "dim")
+            case events.ApprovalRemembered():
+                what = "; ".join(one_line(rule_text(rule), 80) for rule in msg.rules)
+                self._line("●", f"remembered for {safe(msg.repository)}: {what} (see `patchyard approvals list`)", "dim")
 
     def _line(self, mark: str, text: str, style: str = "") -> None:
         self._close_line()

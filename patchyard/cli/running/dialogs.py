@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, assert_never
 from pydantic import ValidationError
 
 from patchyard.cli.render.questions import input_lines, proposed
+from patchyard.protocol.approvals import SessionScope
 from patchyard.protocol.budgets import UNITS, figure, why_not
 from patchyard.protocol.events import BudgetRequest, ExecApprovalRequest, PatchApprovalRequest, RequestUserInput
 from patchyard.protocol.ops import (
@@ -52,9 +53,11 @@ def dialog_for(asked: Open) -> Dialog:
     question = asked.question
     match question:
         case ExecApprovalRequest():
-            return _ApprovalDialog(lambda decision: ExecApproval(approval_id=question.approval_id, decision=decision))
+            scope = question.session_scope
+            return _ApprovalDialog(lambda decision: ExecApproval(approval_id=question.approval_id, decision=decision), scope)
         case PatchApprovalRequest():
-            return _ApprovalDialog(lambda decision: PatchApproval(approval_id=question.approval_id, decision=decision))
+            scope = question.session_scope
+            return _ApprovalDialog(lambda decision: PatchApproval(approval_id=question.approval_id, decision=decision), scope)
         case BudgetRequest():
             return _BudgetDialog(question)
         case RequestUserInput():
@@ -63,6 +66,7 @@ def dialog_for(asked: Open) -> Dialog:
             assert_never(question)
 
 
+_SCOPES: dict[SessionScope, str] = {"thread": "in this task", "repository": "on this repository"}
 _DECISIONS = {
     "y": ApprovalDecision.ACCEPT,
     "yes": ApprovalDecision.ACCEPT,
@@ -78,9 +82,10 @@ _DECISIONS = {
 @dataclass
 class _ApprovalDialog:
     answer: Callable[[ApprovalDecision], Reply]
+    scope: SessionScope
 
     def prompt(self) -> str:
-        return "  [y]es, [n]o, [a]lways in this task, [c]ancel the turn? "
+        return f"  [y]es, [n]o, [a]lways {_SCOPES[self.scope]}, [c]ancel the turn? "
 
     def take(self, line: str) -> Said:
         decision = _DECISIONS.get(line.strip().lower())

@@ -1,5 +1,6 @@
 """The service in the background: started detached, found again, stopped."""
 
+import contextlib
 import json
 import os
 import select
@@ -133,7 +134,8 @@ def _stop_supervisor(home: ServiceHome, timeout_s: float) -> None:
     pid = home.supervisor_pid()
     identity = identify(pid) if pid is not None else None
     if identity is not None:
-        os.kill(identity.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it may end in this very moment
+            os.kill(identity.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
     # The lock goes a moment before the process: who stops a service and deletes its folder wants both gone.
     while home.is_locked() or (identity is not None and identify(identity.pid) == identity):

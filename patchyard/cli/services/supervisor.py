@@ -16,7 +16,7 @@ from patchyard.settings import Settings
 
 from .embedded_redis import check_attached, find_server_binary, write_configuration
 from .home import ServiceHome, ServiceState
-from .identity import ProcessIdentity, end_process, read_pid_file
+from .identity import ProcessIdentity, end_process, identify, read_pid_file
 from .probe import answers
 from .process import ManagedProcess, ProcessSpec, report
 from .resp import is_alive
@@ -26,6 +26,11 @@ _WORKER_STOP_S = 20.0
 
 _QUIET_START_S = 8.0
 """A worker that fails does so while it loads, well within this."""
+
+
+_REDIS_START_S = 120.0
+"""A big journal is read for a while before the first answer."""
+_LOOK_EVERY_S = 0.2
 
 
 class Supervisor:
@@ -93,10 +98,10 @@ class Supervisor:
         if self._settings.redis_url is not None:
             return
         path = self._home.redis_socket
-        if is_alive(path):
+        self._adopted_redis = await _redis_of_before(self._home)
+        if self._adopted_redis is not None or is_alive(path):
             check_attached(path, allow_volatile=self._settings.allow_volatile_redis)
             self._redis_kind = "attached"
-            self._adopted_redis = read_pid_file(self._home.run / "redis.pid")
             if self._adopted_redis is not None:
                 report("the Redis of an earlier run is still up and is taken over")
                 return
@@ -111,7 +116,7 @@ class Supervisor:
                 argv=argv,
                 ready=lambda _process: asyncio.to_thread(is_alive, path),
                 remedy="The log says why. A full disk or a damaged journal in <home>/redis are the usual causes.",
-                start_timeout_s=120,
+                start_timeout_s=_REDIS_START_S,
             )
         )
 
@@ -186,6 +191,31 @@ class Supervisor:
             (self._home.run / "redis.pid").unlink(missing_ok=True)
         if self._listener is not None:
             self._listener.close()
+
+
+async def _redis_of_before(home: ServiceHome) -> ProcessIdentity | None:
+    """The Redis that a killed supervisor left, once it answers.
+
+    Two servers must never write into one folder: one that reads its journal, or hangs, is waited for, and ended when it
+    stays silent.
+    """
+    earlier = read_pid_file(home.run / "redis.pid")
+    if earlier is None:
+        return None
+    deadline = time.monotonic() + _REDIS_START_S
+    told = False
+    while not await asyncio.to_thread(is_alive, home.redis_socket):
+        if identify(earlier.pid) != earlier:
+            return None
+        if time.monotonic() > deadline:
+            report(f"the Redis of an earlier run (pid {earlier.pid}) does not answer and is ended")
+            await asyncio.to_thread(end_process, earlier, grace_s=10)
+            return None
+        if not told:
+            report(f"the Redis of an earlier run (pid {earlier.pid}) does not answer yet and is waited for")
+            told = True
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return earlier
 
 
 class _Address(NamedTuple):

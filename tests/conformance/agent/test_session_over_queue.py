@@ -20,13 +20,14 @@ from patchyard.protocol.ops import (
 )
 from patchyard.rollout import decode_line, restore
 from patchyard.testing.builders import response, says, shell
-from patchyard.testing.clock import FakeClock, settle
+from patchyard.testing.clock import FakeClock
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_model import Hold
 from patchyard.testing.scripted_sandbox import Command
 from tests.conformance.queue.conftest import backend, server_urls  # noqa: F401
-from tests.conformance.queue.kit import Kit, say
+from tests.conformance.queue.kit import Kit, say, until
 from tests.conformance.queue.kit import kit as opened
+from tests.waiting import WAIT_S
 
 
 class OverQueue(AgentHarness):
@@ -45,12 +46,15 @@ class OverQueue(AgentHarness):
     async def serve(self):
         """The session's outcome; None: the lease was given back with the last record."""
         try:
-            return await asyncio.wait_for(self.session.run(), 10)
+            return await asyncio.wait_for(self.session.run(), WAIT_S)
         except LeaseLost:
             return None
 
     async def lines(self):
         return [decode_line(line.json) for line in await self.kit.core.read_lines(self.thread, after=None, limit=1000)]
+
+    async def interrupted(self):
+        return "turn_interrupted" in [e.type for e in await self.events()]
 
     async def events(self):
         return [line.payload for line in await self.lines() if line.type == "event_msg"]
@@ -211,16 +215,13 @@ def test_commands_left_running_keep_the_lease_until_they_are_cleaned_up(backend)
             h = OverQueue(kit, thread, [response(shell("serve", "c1", yield_time_ms=250)), [pause]], commands=[serve])
             await h.own()
             task = asyncio.create_task(h.serve())
-            await asyncio.wait_for(serve.started.wait(), 10)
+            await asyncio.wait_for(serve.started.wait(), WAIT_S)
             await h.until(lambda: 0.25 in h.clock.slept)
             await h.clock.advance(0.3)
-            await asyncio.wait_for(pause.reached.wait(), 10)
+            await asyncio.wait_for(pause.reached.wait(), WAIT_S)
             await kit.submit(thread, Interrupt(keep_background=True))
             h.channel.wake()
-            for _ in range(2000):
-                if "turn_interrupted" in [e.type for e in await h.events()]:
-                    break
-                await settle()
+            await until(h.interrupted)
             state = await kit.core.thread_state(thread)
             assert (state.status, state.active_turn_id, state.worker) == ("running", None, "w1")
             clean = await kit.submit(thread, CleanBackgroundTerminals())

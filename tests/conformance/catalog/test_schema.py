@@ -14,6 +14,7 @@ from patchyard.adapters.catalog import Catalog, CatalogMisconfigured
 from patchyard.adapters.catalog.database.migrate import SCHEMA_REVISION
 from patchyard.adapters.catalog.database.tables import Base
 from patchyard.adapters.catalog.database.upgrade import scripts
+from tests.waiting import PROCESS_S
 
 _MIGRATE = """
 import asyncio, sys
@@ -58,7 +59,7 @@ def test_processes_that_start_at_once_migrate_once(url: str) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    outcomes = [(process.communicate(timeout=50)[1], process.returncode) for process in processes]
+    outcomes = [(process.communicate(timeout=PROCESS_S)[1], process.returncode) for process in processes]
     assert outcomes == [("", 0)] * len(processes)
 
 

@@ -4,10 +4,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from patchyard.adapters.queue import Backend, Claim, QueueCore, QueueThreadChannel, QueueUnavailable, ThreadRegistration
+from patchyard.adapters.queue import (
+    Backend,
+    Claim,
+    ParentTurn,
+    QueueCore,
+    QueueThreadChannel,
+    QueueUnavailable,
+    ThreadRegistration,
+)
 from patchyard.adapters.queue._backend import Reply, ScriptName, StreamBounds, StreamEntry
 from patchyard.adapters.queue._redis import RedisBackend
 from patchyard.protocol import events, ops
@@ -16,8 +24,7 @@ from patchyard.protocol.ids import new_id
 from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.ops import Admission, Submission, SubmissionReceipt
 from patchyard.testing.queue import MemoryBackend
-
-WAIT_S = 15.0
+from tests.waiting import WAIT_S
 
 
 @dataclass
@@ -28,6 +35,8 @@ class Unreliable:
     refuse: int = 0
     lose: int = 0
     only: ScriptName | None = None
+    read: set[str] = field(default_factory=set)
+    """Streams that somebody has begun to read."""
 
     async def run(
         self, script: ScriptName, args: Mapping[str, Any], blobs: Sequence[bytes] = (), *, retry: bool = True
@@ -43,6 +52,7 @@ class Unreliable:
         return await self.inner.run(script, args, blobs, retry=retry)
 
     async def read_stream(self, name: str, after: str, *, count: int, block_ms: int) -> Sequence[StreamEntry]:
+        self.read.add(name)
         return await self.inner.read_stream(name, after, count=count, block_ms=block_ms)
 
     async def bounds(self, name: str) -> StreamBounds:
@@ -107,8 +117,9 @@ class Kit:
         repository: str = "",
         task: str | None = None,
         priority: int = 5,
+        parent: ParentTurn | None = None,
     ) -> SubmissionReceipt:
-        registration = ThreadRegistration(task_id=task, repository=repository, spec_json="{}", title="a title")
+        registration = ThreadRegistration(task_id=task, repository=repository, spec_json="{}", title="a title", parent=parent)
         submission = self.submission(thread, op, key=key, tenant=tenant)
         return await self.core.submit(submission, registration=registration, priority=priority)
 
@@ -136,13 +147,25 @@ class Kit:
         frames = [frame_of_line("t", thread, line.ordinal, line.json) for line in lines]
         return [frame.type for frame in frames if frame is not None]
 
-    async def reap_until(self, thread: str) -> None:
-        """The reaper has taken this thread from its worker."""
+    async def expire(self, *threads: str) -> None:
+        """The leases of these threads have ended, as if their time were over."""
+        match self.server.inner:
+            case MemoryBackend() as memory:
+                memory._leases.update(dict.fromkeys(threads, 0))
+            case RedisBackend() as server:
+                await server._redis.zadd("py:{0}:leases", dict.fromkeys(threads, 1), xx=True)
+            case other:
+                raise NotImplementedError(other)
 
-        async def taken() -> bool:
-            return thread in (await self.core.reap()).reaped
+    async def reap(self) -> list[str]:
+        """One round of the reaper, on a server that has been up for long."""
+        reply = await self.server.run("reap", {"ttl": 0, "limit": 100})
+        return [thread.decode() for thread in reply[1]]
 
-        await until(taken)
+    async def lose(self, thread: str) -> None:
+        """The worker of this thread is silent for longer than its lease, and the reaper takes the thread away."""
+        await self.expire(thread)
+        assert await self.reap() == [thread]
 
 
 @dataclass

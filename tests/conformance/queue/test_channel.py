@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from patchyard.adapters.queue import ControlReader, LeaseReleased, QueueMisuse, ThreadStatus
+from patchyard.adapters.queue import _channel as channel_module
 from patchyard.agent.ports import LeaseLost
 from patchyard.protocol import events, ops
 from patchyard.protocol.ids import new_id
@@ -97,9 +98,10 @@ def test_a_park_whose_answer_got_lost_is_done_once(backend: MakeBackend) -> None
 
 def test_a_server_that_is_away_is_waited_for_until_the_lease_is_gone(backend: MakeBackend) -> None:
     async def main() -> None:
-        async with kit(backend, lease_ttl_s=0.5) as k:
+        async with kit(backend) as k:
             run = await k.running()
             k.server.refuse = 1_000_000
+            run.channel._monotonic = lambda: run.channel._deadline
             with pytest.raises(LeaseLost):
                 async with asyncio.timeout(WAIT_S):
                     await run.channel.commit([started()], turn_id=run.turn)
@@ -212,7 +214,9 @@ def test_the_wrong_turn_can_not_be_finished(backend: MakeBackend) -> None:
     asyncio.run(main())
 
 
-def test_news_reach_a_waiting_channel_through_the_control_stream(backend: MakeBackend) -> None:
+def test_news_reach_a_waiting_channel_through_the_control_stream(backend: MakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "POLL_S", 3600)
+
     async def main() -> None:
         async with kit(backend) as k:
             run = await k.running()
@@ -220,7 +224,7 @@ def test_news_reach_a_waiting_channel_through_the_control_stream(backend: MakeBa
             waiting = asyncio.ensure_future(run.channel.receive())
             try:
                 steer = (await k.submit(run.thread, say("news"))).submission_id
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(WAIT_S):
                     assert (await waiting).id == steer
             finally:
                 reader.cancel()

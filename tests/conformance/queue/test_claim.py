@@ -9,7 +9,7 @@ from patchyard.adapters.queue import QueueThreadChannel, ThreadStatus
 from patchyard.agent.ports import LeaseLost
 from patchyard.protocol import ops
 from patchyard.protocol.ids import new_id
-from tests.conformance.queue.kit import Kit, MakeBackend, completed, kit, say, started, until
+from tests.conformance.queue.kit import Kit, MakeBackend, completed, kit, say, started
 
 
 async def _order(k: Kit, count: int) -> list[str]:
@@ -118,11 +118,11 @@ def test_a_capped_repository_does_not_hold_up_the_tenants_other_work(backend: Ma
 
 def test_caps_of_a_dead_worker_are_free_again(backend: MakeBackend) -> None:
     async def main() -> None:
-        async with kit(backend, tenant_cap=1, lease_ttl_s=0.3) as k:
+        async with kit(backend, tenant_cap=1) as k:
             await k.submit(new_id(), say())
             await k.submit(new_id(), say())
             lost = await k.claim()
-            await k.reap_until(lost.thread_id)
+            await k.lose(lost.thread_id)
             assert await k.core.claim("w2") is not None
 
     asyncio.run(main())
@@ -141,19 +141,13 @@ def test_a_claim_whose_answer_got_lost_is_given_again(backend: MakeBackend) -> N
 
 def test_beat_keeps_leases_and_names_the_lost_ones(backend: MakeBackend) -> None:
     async def main() -> None:
-        async with kit(backend, lease_ttl_s=1) as k:
+        async with kit(backend) as k:
             for _ in range(2):
                 await k.submit(new_id(), say())
             kept, left = await k.claim(), await k.claim()
-            reaped: set[str] = set()
-
-            async def left_is_reaped() -> bool:
-                assert await k.core.beat("w1", {kept.thread_id: kept.fence}) == []
-                reaped.update((await k.core.reap()).reaped)
-                return left.thread_id in reaped
-
-            await until(left_is_reaped)
-            assert reaped == {left.thread_id}
+            await k.expire(kept.thread_id, left.thread_id)
+            assert await k.core.beat("w1", {kept.thread_id: kept.fence}) == []
+            assert await k.reap() == [left.thread_id]
             held = {kept.thread_id: kept.fence, left.thread_id: left.fence}
             assert await k.core.beat("w1", held) == [left.thread_id]
             assert await k.core.beat("w1", {}) == []
@@ -163,9 +157,9 @@ def test_beat_keeps_leases_and_names_the_lost_ones(backend: MakeBackend) -> None
 
 def test_a_reaped_turn_is_recovered_under_its_own_id_and_the_zombie_writes_nothing(backend: MakeBackend) -> None:
     async def main() -> None:
-        async with kit(backend, lease_ttl_s=0.3) as k:
+        async with kit(backend) as k:
             run = await k.running()
-            await k.reap_until(run.thread)
+            await k.lose(run.thread)
             claim = await k.claim("w2")
             assert (claim.active_turn_id, claim.segment, claim.reason, claim.crashes) == (run.turn, 2, "worker_lost", 1)
             assert (claim.fence, claim.next_ordinal) == (3, 1)
@@ -188,12 +182,12 @@ def test_a_reaped_turn_is_recovered_under_its_own_id_and_the_zombie_writes_nothi
 
 def test_a_reaped_thread_without_work_is_idle(backend: MakeBackend) -> None:
     async def main() -> None:
-        async with kit(backend, lease_ttl_s=0.3) as k:
+        async with kit(backend) as k:
             thread = new_id()
             await k.submit(thread, ops.ThreadSettings(overrides=ops.TurnOverrides(model="x")))
             channel = await k.channel()
             await channel.commit([], consumed=[(await channel.receive()).id])
-            await k.reap_until(thread)
+            await k.lose(thread)
             state = await k.core.thread_state(thread)
             assert state is not None
             assert state.status == ThreadStatus.IDLE
@@ -204,12 +198,12 @@ def test_a_reaped_thread_without_work_is_idle(backend: MakeBackend) -> None:
 
 def test_a_turn_that_began_under_the_last_ones_lease_is_recovered_too(backend: MakeBackend) -> None:
     async def main() -> None:
-        async with kit(backend, lease_ttl_s=0.3) as k:
+        async with kit(backend) as k:
             run = await k.running()
             await k.submit(run.thread, ops.ThreadSettings(overrides=ops.TurnOverrides()))
             assert await run.channel.finish_turn([completed()], turn_id=run.turn)
             second = (await k.submit(run.thread, say("next"))).submission_id
-            await k.reap_until(run.thread)
+            await k.lose(run.thread)
             claim = await k.claim("w2")
             assert (claim.active_turn_id, claim.segment, claim.reason, claim.crashes) == (second, 2, "worker_lost", 1)
 

@@ -178,10 +178,10 @@ def test_shutdown_of_a_running_thread_goes_to_its_worker_and_stops_new_submissio
 
 def test_a_shutdown_outlives_the_worker_that_should_have_done_it(backend: MakeBackend) -> None:
     async def main() -> None:
-        async with kit(backend, lease_ttl_s=0.3) as k:
+        async with kit(backend) as k:
             run = await k.running()
             stop = (await k.submit(run.thread, ops.Shutdown())).submission_id
-            await k.reap_until(run.thread)
+            await k.lose(run.thread)
             channel = await k.channel("w2")
             assert (await channel.receive()).id == stop
             await channel.finish_turn([interrupted()], turn_id=run.turn)

@@ -18,14 +18,18 @@ from patchyard.protocol.events import Event
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import AgentMessageItem, CommandExecutionItem, ItemStatus
 from patchyard.protocol.model_items import Message, OutputText
-from tests.conformance.queue.kit import WAIT_S, Kit, MakeBackend, completed, delta, kit, say, started, until
+from tests.conformance.queue.kit import WAIT_S, Kit, MakeBackend, Unreliable, completed, delta, kit, say, started, until
 
 
 @asynccontextmanager
 async def hub(core: QueueCore, history: History | None = None, size: int = 1000) -> AsyncIterator[EventHub]:
+    """A hub that reads the firehose: what is fired from now on reaches its subscribers live."""
+    assert isinstance(core.backend, Unreliable)
+    backend = core.backend
     opened = EventHub(core, history=history, queue_size=size)
     await opened.open()
     try:
+        await until(lambda: _true("fire" in backend.read))
         yield opened
     finally:
         await opened.close()
@@ -41,6 +45,13 @@ def parsed(frame: EventFrame) -> Event:
 async def take(stream: AsyncIterator[EventFrame], count: int) -> list[Event]:
     async with asyncio.timeout(WAIT_S):
         return [parsed(await anext(stream)) for _ in range(count)]
+
+
+async def caught_up(h: EventHub, thread: str) -> AsyncIterator[EventFrame]:
+    """A subscription that has read what there was, a turn's start: whatever comes now is news for it."""
+    stream = h.subscribe(thread)
+    assert [e.ordinal for e in await take(stream, 1)] == [0]
+    return stream
 
 
 async def texts(stream: AsyncIterator[EventFrame], whole: str) -> int:
@@ -123,9 +134,7 @@ def test_deltas_and_commits_keep_their_order(backend: MakeBackend) -> None:
     async def main() -> None:
         async with kit(backend) as k, hub(k.core) as h:
             run = await k.running()
-            stream = h.subscribe(run.thread, after=0)
-            reading = asyncio.ensure_future(take(stream, 6))
-            await until(lambda: _true(h.subscribers == 1))
+            reading = asyncio.ensure_future(take(await caught_up(h, run.thread), 6))
             await run.channel.commit([message_started("a")], turn_id=run.turn)
             run.channel.live(delta("1", "a"), turn_id=run.turn)
             first = asyncio.ensure_future(run.channel.commit([message_completed("1", "a")], turn_id=run.turn))
@@ -155,10 +164,8 @@ def test_deltas_are_joined(backend: MakeBackend) -> None:
     async def main() -> None:
         async with kit(backend) as k, hub(k.core) as h:
             run = await k.running()
-            stream = h.subscribe(run.thread, after=0)
             whole = "".join(f"{i} " for i in range(400))
-            waiting = asyncio.ensure_future(texts(stream, whole))
-            await until(lambda: _true(h.subscribers == 1))
+            waiting = asyncio.ensure_future(texts(await caught_up(h, run.thread), whole))
             for i in range(400):
                 run.channel.live(delta(f"{i} "), turn_id=run.turn)
                 if i % 10 == 0:
@@ -180,9 +187,7 @@ def test_every_kind_of_live_message_arrives_as_it_was(backend: MakeBackend) -> N
                 events.PatchProgress(item_id="p", paths=("a.py", "b.py")),
                 events.SetupOutputDelta(phase="verify", delta="pip …"),
             ]
-            stream = h.subscribe(run.thread, after=0)
-            waiting = asyncio.ensure_future(take(stream, len(shown)))
-            await until(lambda: _true(h.subscribers == 1))
+            waiting = asyncio.ensure_future(take(await caught_up(h, run.thread), len(shown)))
             for msg in shown:
                 run.channel.live(msg, turn_id=run.turn)
             assert [e.msg for e in await waiting] == shown
@@ -197,12 +202,9 @@ def test_output_beyond_the_limit_is_cut_for_late_subscribers_only(backend: MakeB
     async def main() -> None:
         async with kit(backend) as k, hub(k.core) as h:
             run = await k.running()
-            stream = h.subscribe(run.thread, after=0)
             piece = "x" * 60_000
             got = 0
-            await until(lambda: _true(h.subscribers == 0))
-            reading = asyncio.ensure_future(take(stream, 6))
-            await until(lambda: _true(h.subscribers == 1))
+            reading = asyncio.ensure_future(take(await caught_up(h, run.thread), 6))
             for _ in range(6):
                 run.channel.live(events.ExecOutputDelta(item_id="c", delta=piece), turn_id=run.turn)
                 await run.channel.commit([], turn_id=run.turn)
@@ -298,9 +300,7 @@ def test_a_record_too_big_for_the_firehose_arrives_in_its_place(backend: MakeBac
     async def main() -> None:
         async with kit(backend) as k, hub(k.core) as h:
             run = await k.running()
-            stream = h.subscribe(run.thread, after=0)
-            reading = asyncio.ensure_future(take(stream, 3))
-            await until(lambda: _true(h.subscribers == 1))
+            reading = asyncio.ensure_future(take(await caught_up(h, run.thread), 3))
             output = "y" * 100_000
             item = CommandExecutionItem(
                 id="c", command="cat", cwd="/", status=ItemStatus.COMPLETED, aggregated_output=output, exit_code=0
@@ -400,14 +400,12 @@ def test_closing_the_hub_ends_all_subscriptions(backend: MakeBackend) -> None:
 
 def test_texts_of_a_lost_worker_are_gone_and_the_next_one_starts_anew(backend: MakeBackend) -> None:
     async def main() -> None:
-        async with kit(backend, lease_ttl_s=0.4) as k, hub(k.core) as h:
+        async with kit(backend) as k, hub(k.core) as h:
             run = await k.running()
-            stream = h.subscribe(run.thread, after=0)
-            reading = asyncio.ensure_future(take(stream, 2))
-            await until(lambda: _true(h.subscribers == 1))
+            reading = asyncio.ensure_future(take(await caught_up(h, run.thread), 2))
             run.channel.live(delta("half of it"), turn_id=run.turn)
             await stored_text(k, run.thread, "half of it")
-            await k.reap_until(run.thread)
+            await k.lose(run.thread)
             assert (await k.core.snapshot(run.thread, after=None, limit=9)).open_texts == []
             second = await k.channel("w2")
             run.channel.live(delta("a zombie's word"), turn_id=run.turn)

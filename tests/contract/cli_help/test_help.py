@@ -17,6 +17,8 @@ COMMANDS = {
     "tasks cancel",
     "tasks patch",
     "tasks answer",
+    "approvals list",
+    "approvals revoke",
     "tail",
     "trace",
     "rollout cat",

@@ -10,6 +10,7 @@ import pytest
 from patchyard.adapters.catalog import Catalog, CatalogUnavailable
 from tests.rollout_lines import verified_task
 from tests.servers_postgres import postgres_bin, postgres_server
+from tests.waiting import PROCESS_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -68,5 +69,5 @@ def test_many_processes_write_to_one_sqlite_file(tmp_path: Path) -> None:
 
     asyncio.run(prepare())
     processes = [subprocess.Popen([sys.executable, "-c", _TOKENS, url, str(me)], cwd=ROOT) for me in range(3)]
-    assert [process.wait(timeout=50) for process in processes] == [0, 0, 0]
+    assert [process.wait(timeout=PROCESS_S) for process in processes] == [0, 0, 0]
     assert asyncio.run(count()) == 120

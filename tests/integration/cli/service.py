@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from patchyard.cli.services.identity import ProcessIdentity, identify, read_pid_file
+from tests.waiting import PROCESS_S
 
 ROOT = Path(__file__).resolve().parents[3]
-TIMEOUT_S = 120
 
 
 class Home:
@@ -44,7 +44,7 @@ class Home:
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=PROCESS_S,
         )
         if code is not None:
             assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
@@ -125,19 +125,3 @@ def repository(folder: Path) -> Path:
     for args in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *args], check=True)
     return folder
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait for another process, which gives no other sign."""
-    import time
-
-    until = time.monotonic() + 60
-    pause = subprocess.Popen(["sleep", "60"])
-    try:
-        while not condition():
-            assert time.monotonic() < until, what
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                pause.wait(timeout=0.05)
-    finally:
-        pause.kill()
-        pause.wait()

@@ -11,10 +11,11 @@ import redis
 
 from patchyard.cli.services.identity import identify, read_pid_file
 from tests.integration.cli.disks import fill, small_disk
-from tests.integration.cli.service import Home, kill, wait_for
+from tests.integration.cli.service import Home, kill
 from tests.servers import RedisServer
+from tests.waiting import WAIT_S, wait_for
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 def test_up_and_down_leave_nothing_behind(fresh: Home) -> None:
@@ -40,7 +41,7 @@ def test_the_foreground_service_ends_with_its_terminal(fresh: Home) -> None:
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["workers"] == 0
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
     assert fresh.leftovers() == []
 
@@ -75,6 +76,24 @@ def test_what_a_killed_supervisor_left_is_cleaned_up(fresh: Home) -> None:
     fresh.cli("down")
     assert fresh.leftovers() == []
     assert read_pid_file(fresh.root / "h" / "run" / "redis.pid") is None
+
+
+def test_a_redis_that_does_not_answer_yet_is_waited_for_and_not_doubled(fresh: Home) -> None:
+    fresh.up()
+    task = fresh.json("exec", "hello", "--no-repo", "--detach")["task_id"]
+    redis, supervisor = fresh.process("redis"), fresh.supervisor()
+    kill(supervisor)
+    wait_for(lambda: identify(supervisor.pid) != supervisor, "the supervisor is gone")
+    kill(fresh.process("api"))
+    os.kill(redis.pid, signal.SIGSTOP)
+    starting = fresh.start("up", "--detach", "--workers", "0")
+    log = fresh.root / "h" / "logs" / "supervisor.log"
+    wait_for(lambda: "is waited for" in log.read_text(), "the second start waits")
+    os.kill(redis.pid, signal.SIGCONT)
+    assert starting.wait(WAIT_S) == 0
+    starting.communicate()
+    assert fresh.process("redis") == redis
+    assert fresh.json("tasks", "show", task)["status"] == "queued"
 
 
 def test_a_port_that_is_taken_is_named(fresh: Home) -> None:
@@ -205,7 +224,7 @@ def test_wrong_settings_are_named(fresh: Home) -> None:
     (fresh.root / "h" / "patchyard.toml").write_text('model_bse_url = "x"\n')
     done = fresh.cli("up", "--detach", code=2)
     assert "there is no setting model_bse_url, did you mean model_base_url?" in done.stderr
-    assert "patchyard.toml" in done.stderr
+    assert "/h/patchyard.toml:1)" in done.stderr
     assert "Nothing was running" in fresh.cli("down").stdout, "a service can be stopped whatever its settings are"
     (fresh.root / "h" / "patchyard.toml").write_text("not toml")
     assert "patchyard.toml" in fresh.cli("status", code=2).stderr

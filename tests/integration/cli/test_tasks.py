@@ -13,8 +13,9 @@ import pytest
 from patchyard.adapters.catalog import Catalog
 from patchyard.settings import Settings
 from tests.integration.cli.service import Home, repository
+from tests.waiting import WAIT_S
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 def test_a_folder_becomes_a_task_on_its_repository(running: Home) -> None:
@@ -90,7 +91,7 @@ def test_an_interrupted_watcher_cancels_its_task(running: Home) -> None:
     assert process.stdout is not None
     task_id = process.stdout.readline().split()[1]
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130
     assert f"patchyard tasks show {task_id}" in err
     assert "interrupted" in out
@@ -112,7 +113,7 @@ def test_leaving_tail_leaves_the_task(running: Home) -> None:
     assert process.stderr is not None
     assert "the task goes on" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=WAIT_S)
     assert process.returncode == 130
     assert running.json("tasks", "show", task_id)["status"] == "queued"
 
@@ -163,7 +164,7 @@ def test_output_that_nobody_reads_to_the_end_is_no_error(running: Home) -> None:
     process.stdout.close()
     assert process.stderr is not None
     errors = process.stderr.read()
-    process.wait(timeout=60)
+    process.wait(timeout=WAIT_S)
     assert "Traceback" not in errors
     process.stderr.close()
 

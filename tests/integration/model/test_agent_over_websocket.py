@@ -9,6 +9,7 @@ from patchyard.adapters.model import ModelTransport, ProviderConfig, ResponsesCl
 from patchyard.replay import ReplayServer, parse_script
 from patchyard.testing.builders import turn_input
 from patchyard.testing.harness import AgentHarness
+from tests.waiting import WAIT_S
 from workers.parts import SystemClock
 
 SCRIPT = """
@@ -29,7 +30,7 @@ def play(script: str, scene: Any, **options: Any) -> None:
         await server.start()
         config = ProviderConfig(base_url=server.base_url, supports_websockets=True)
         try:
-            async with asyncio.timeout(30), ModelTransport() as transport:
+            async with asyncio.timeout(WAIT_S), ModelTransport() as transport:
                 await scene(server, lambda: ResponsesClient(config, transport))
         finally:
             await server.close()

@@ -31,6 +31,7 @@ from patchyard.protocol.model_items import (
     Reasoning,
 )
 from patchyard.replay import ReplayServer, parse_script
+from tests.waiting import WAIT_S
 
 PATCH = '*** Begin Patch\n*** Add File: a "b".txt\n+tab\there \\ und\u00e9 \U0001f600\n*** End Patch\n'
 TOOLS = [
@@ -56,7 +57,7 @@ def play(script: str, scene: Callable[[ReplayServer, ResponsesClient], Awaitable
         price = ModelPrice(input_per_million=1, output_per_million=10)
         provider = ProviderConfig(base_url=server.base_url, wire_api="chat", prices={"m": price}, request_retries=0, **config)
         try:
-            async with asyncio.timeout(20), ResponsesClient(provider) as client:
+            async with asyncio.timeout(WAIT_S), ResponsesClient(provider) as client:
                 await scene(server, client)
         finally:
             await server.close()
@@ -140,7 +141,7 @@ def test_errors_have_the_same_classes(step: str, code: ErrorCode, retryable: boo
             await collect(client, request())
         assert (caught.value.code, caught.value.retryable) == (code, retryable)
 
-    play(f"steps: [{step}]", scene, idle_timeout_s=0.3)
+    play(f"steps: [{step}]", scene, idle_timeout_s=0.3 if "hang" in step else WAIT_S)
 
 
 def test_a_whole_answer_that_was_cut_off_is_not_taken_for_one() -> None:

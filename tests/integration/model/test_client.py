@@ -31,6 +31,7 @@ from patchyard.protocol.model_items import (
 )
 from patchyard.protocol.ops import TraceContext
 from patchyard.replay import ReplayServer, parse_script
+from tests.waiting import WAIT_S
 
 KEY = "sk-secret-of-the-test"
 TRACE = TraceContext(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", tracestate="a=b")
@@ -338,7 +339,7 @@ def test_closing_the_stream_ends_the_request_upstream_at_once() -> None:
         while not isinstance(await anext(stream), TextDelta):
             pass
         await stream.aclose()
-        await asyncio.wait_for(_no_connection(bench.server), 5)
+        await asyncio.wait_for(_no_connection(bench.server), WAIT_S)
         assert bench.server.log.single_request().outcome == "client_closed"
 
     scene("steps: [{items: [{message: some words that are sent}], hang_after: 6}]", play)
@@ -354,10 +355,10 @@ def test_cancelling_the_consumer_ends_the_request_upstream_at_once() -> None:
                     began.set()
 
         task = asyncio.create_task(consume())
-        await asyncio.wait_for(began.wait(), 5)
+        await asyncio.wait_for(began.wait(), WAIT_S)
         task.cancel()
         await asyncio.wait({task})
-        await asyncio.wait_for(_no_connection(bench.server), 5)
+        await asyncio.wait_for(_no_connection(bench.server), WAIT_S)
         assert bench.server.log.single_request().outcome == "client_closed"
 
     scene("steps: [{items: [{message: some words that are sent}], hang_after: 6}]", play)

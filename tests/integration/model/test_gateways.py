@@ -12,6 +12,7 @@ from patchyard.agent.ports import AttemptEnded, ModelError, ModelEvent, ModelReq
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.model_items import InputText, Message
 from patchyard.replay import Demands, ReplayServer, parse_script
+from tests.waiting import WAIT_S
 
 SCRIPT = "steps: [{items: [{message: hello}]}]\nrepeat_last: true"
 AZURE = Demands(headers={"api-key": "azure-secret", "x-team": "blue"}, query={"api-version": "preview"})
@@ -29,7 +30,7 @@ def serve(
         server = ReplayServer(parse_script(script), demands=demands)
         await server.start()
         try:
-            async with asyncio.timeout(20), ModelTransport() as transport:
+            async with asyncio.timeout(WAIT_S), ModelTransport() as transport:
                 await scene(server, transport)
         finally:
             await server.close()

@@ -13,6 +13,7 @@ from patchyard.adapters.model.buffer import MAX_EVENTS
 from patchyard.adapters.model.connections.sockets import HIGH_WATER
 from patchyard.agent.ports import ItemAdded, ModelRequest, TextDelta
 from patchyard.protocol.model_items import InputText, Message
+from tests.waiting import WAIT_S
 
 DELTAS = 100_000
 PAD = "0123456789" * 20
@@ -80,7 +81,7 @@ def test_a_hundred_thousand_deltas_into_a_stopped_consumer(sockets: bool) -> Non
             tracemalloc.start()
             assert isinstance(await anext(stream), ItemAdded)
             before = tracemalloc.get_traced_memory()[0]
-            await asyncio.wait_for(flood.stalled.wait(), 30)
+            await asyncio.wait_for(flood.stalled.wait(), WAIT_S)
             grown = tracemalloc.get_traced_memory()[0] - before
             tracemalloc.stop()
             # Buffer, one read of the parser, and what the flood itself holds for its socket.
@@ -91,7 +92,7 @@ def test_a_hundred_thousand_deltas_into_a_stopped_consumer(sockets: bool) -> Non
                 if isinstance(event, TextDelta):
                     received += len(event.delta)
             assert received == DELTAS * len(PAD)
-            await asyncio.wait_for(flood.done.wait(), 5)
+            await asyncio.wait_for(flood.done.wait(), WAIT_S)
         server.close()
         await server.wait_closed()
 

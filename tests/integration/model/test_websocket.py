@@ -22,6 +22,7 @@ from patchyard.agent.ports import (
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput, InputText, Message, ModelItem
 from patchyard.replay import ReplayServer, parse_script
+from tests.waiting import WAIT_S
 
 
 @dataclass
@@ -85,7 +86,7 @@ def play(script: str, scene: Callable[[Scene], Awaitable[None]], *, upgrade_stat
         provider = ProviderConfig(base_url=server.base_url, api_key="sk-test-secret", supports_websockets=True, **config)
         clock = FakeClock()
         try:
-            async with asyncio.timeout(20), ModelTransport() as transport:
+            async with asyncio.timeout(WAIT_S), ModelTransport() as transport:
                 client = ResponsesClient(provider, transport, clock=clock, chance=random.Random(7))
                 try:
                     await scene(Scene(server, transport, client, clock, [user("fix it")]))

@@ -83,7 +83,7 @@ async def _true(value: object) -> bool:
 
 def test_the_reaper_gives_workers_one_ttl_after_a_restart(server: RedisServer) -> None:
     async def main() -> None:
-        async with served(server, lease_ttl_s=3) as k:
+        async with served(server, lease_ttl_s=3600) as k:
             run = await k.running()
             with redis.Redis.from_url(server.url) as client:
                 client.zadd("py:{0}:leases", {run.thread: 1})

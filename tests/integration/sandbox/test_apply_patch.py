@@ -9,10 +9,11 @@ from patchyard.adapters.sandbox import Box
 from patchyard.agent.ports import PatchCall, PatchHandler, PatchReply, SandboxExecRequest
 from patchyard.protocol.policies import DangerFullAccess, ReadOnly, SandboxPolicy, WorkspaceWrite
 from tests.conformance.sandbox_suite import Ran, read_all, read_until, request, run, shell
+from tests.waiting import WAIT_S
 
 from .conftest import DockerBackend
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.engine
 
 POLICIES: list[SandboxPolicy] = [ReadOnly(), WorkspaceWrite(), DangerFullAccess()]
 HOSTILE = """
@@ -50,7 +51,7 @@ async def ran(box: Box, script: str, desk: PatchHandler | None, **more: object) 
 
 def in_box(backend: DockerBackend, scenario: Callable[[Box], Awaitable[None]], **changes: object) -> None:
     async def go() -> None:
-        async with asyncio.timeout(50), backend.open(**changes) as box:
+        async with asyncio.timeout(WAIT_S), backend.open(**changes) as box:
             await scenario(box)
             assert (await shell(box, "echo well")).output == b"well\n"
 
@@ -67,7 +68,7 @@ def test_every_way_to_start_it_reaches_the_handler_with_its_own_folder(backend: 
             "/", "fö".encode()
         ),
         "(setsid sh -c 'env -i /usr/local/bin/apply_patch five') ": PatchCall("/workspace", b"five"),
-        "timeout 5 xargs -n1 applypatch <<<six": PatchCall("/workspace", b"six"),
+        "timeout 60 xargs -n1 applypatch <<<six": PatchCall("/workspace", b"six"),
     }
 
     async def scenario(box: Box) -> None:
@@ -210,7 +211,7 @@ def test_the_handler_is_cancelled_when_its_program_is_killed(backend: DockerBack
         await begun.wait()
 
     async def go() -> None:
-        async with asyncio.timeout(50), backend.open() as box:
+        async with asyncio.timeout(WAIT_S), backend.open() as box:
             await scenario(box)
         await over.wait()
 

@@ -12,6 +12,7 @@ from patchyard.adapters.sandbox import BoxMount, BoxRefused
 from patchyard.agent.ports import ExecLimits, SandboxError, WriteFile
 from patchyard.protocol.policies import DangerFullAccess, ReadOnly, WorkspaceWrite
 from tests.conformance.sandbox_suite import read_until, refused, request, run, shell
+from tests.waiting import WAIT_S
 
 from .conftest import DockerBackend
 
@@ -53,7 +54,9 @@ def test_a_killed_supervisor_takes_its_tree_along(backend: DockerBackend) -> Non
             process = await box.spawn(request("sh", "-c", script, policy=DangerFullAccess()))
             await process.write(b"go\n")  # its begin was told by now
             assert (await process.wait()).signal == 9
-            assert (await shell(box, "pgrep -fxc 'sleep 1002'; true")).output == b"0\n"
+            async with asyncio.timeout(WAIT_S):
+                while (await shell(box, "pgrep -fxc 'sleep 1002'; true")).output != b"0\n":
+                    pass
 
     asyncio.run(scenario())
 
@@ -67,11 +70,15 @@ def test_a_fork_bomb_and_a_memory_bomb_end_alone(backend: DockerBackend) -> None
             await read_until(bomb, b"up")
             await bomb.kill()
             await bomb.wait()
+            await until_alive(box)
             hog = await run(box, "python3", "-c", "x = bytearray(1 << 30)")
             assert (hog.status.oom_killed, hog.status.code) == (True, 137)
-            async with asyncio.timeout(10):
-                while not await alive(box):
-                    pass
+            await until_alive(box)
+
+    async def until_alive(box: object) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not await alive(box):
+                pass
 
     async def alive(box: object) -> bool:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.sandbox_suite import shell
+from tests.waiting import WAIT_S
 
 from .conftest import DOCKER_HOST, ROOT, DockerBackend
 
@@ -19,7 +20,7 @@ def test_a_second_build_finds_the_first_and_keeps_other_entries_of_the_lock(imag
     lock = tmp_path / "images.lock.json"
     lock.write_text('{"other": {"id": "sha256:1"}}')
     command = [sys.executable, ROOT / "sandbox_images/build.py", "--home", tmp_path, "--docker-host", DOCKER_HOST]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
     assert (done.stdout.strip(), "up to date" in done.stderr) == (image, True)
     written = json.loads(lock.read_text())
     assert (written["base"]["id"], written["other"]) == (image, {"id": "sha256:1"})
@@ -27,7 +28,7 @@ def test_a_second_build_finds_the_first_and_keeps_other_entries_of_the_lock(imag
 
 def test_no_engine_is_one_clear_message(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "sandbox_images/build.py", "--home", tmp_path, "--docker-host", f"unix://{tmp_path}/none"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 1
     assert "no Docker engine answers" in done.stderr
     assert "Traceback" not in done.stderr

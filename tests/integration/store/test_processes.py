@@ -8,6 +8,7 @@ from pathlib import Path
 from patchyard.adapters.store import FilesystemStore, StoredSegments
 from patchyard.protocol.ids import new_id
 from patchyard.rollout import SegmentRecorder, StoredLine, read_lines, thread_prefix
+from tests.waiting import PROCESS_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,7 +72,7 @@ def test_processes_that_race_for_names_share_them_out(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    won = {me: process.communicate(timeout=50)[0].split() for me, process in enumerate(processes)}
+    won = {me: process.communicate(timeout=PROCESS_S)[0].split() for me, process in enumerate(processes)}
     assert sorted(int(n) for numbers in won.values() for n in numbers) == list(range(50))
     for me, numbers in won.items():
         assert all((tmp_path / "race" / number).read_text() == str(me) for number in numbers)

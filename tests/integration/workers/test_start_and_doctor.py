@@ -12,9 +12,10 @@ import pytest
 from patchyard.replay import ReplayServer, Script
 from patchyard.settings import Settings
 from tests.servers import RedisServer
+from tests.waiting import PROCESS_S
 from workers.doctor import examine, main, render
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.redis
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,7 +31,7 @@ def volatile(tmp_path: Path) -> Iterator[RedisServer]:
 def start_worker(home: Path, redis_url: str, **env: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--pool", "threads", "--concurrency", "1"]
     settings = {"PATCHYARD_HOME": str(home), "PATCHYARD_REDIS_URL": redis_url, **env}
-    return subprocess.run(argv, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True, timeout=PROCESS_S)
 
 
 def test_a_worker_refuses_a_redis_that_may_lose_work(tmp_path: Path, volatile: RedisServer) -> None:

@@ -25,7 +25,7 @@ from tests.e2e.service import image
 from tests.unit.workspace.conftest import git, repository  # noqa: F401 - a fixture
 from tests.unit.workspace.test_checkout import _tar
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.engine
 
 INSTALLATION = f"test-{os.getpid()}"
 

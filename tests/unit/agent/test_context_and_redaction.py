@@ -72,18 +72,18 @@ def test_a_call_id_that_is_used_twice_keeps_both_pairs():
     assert list(History(items).prompt()) == items
 
 
-def test_a_prompt_of_2000_items_is_quick():
+def test_a_prompts_cost_does_not_grow_with_the_square_of_its_items():
     import time
 
     history = History()
-    for i in range(1000):
+    for i in range(10_000):
         history.append(call(f"c{i}"))
         history.append(output(f"c{i}"))
     history.prompt()
     history.append(user("next"))
-    started = time.process_time()
+    started = time.thread_time()
     history.prompt()
-    assert time.process_time() - started < 0.015
+    assert time.thread_time() - started < 1  # well under a millisecond; a minute if each item looked at each other
 
 
 def test_tokens_are_what_the_provider_said_and_an_estimate_of_the_rest():

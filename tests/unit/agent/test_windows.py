@@ -111,15 +111,15 @@ def test_nothing_left_is_an_empty_list():
     assert without_oldest([user("a"), *pair("c")], 10_000) == []
 
 
-def test_2000_items_are_quick():
-    history = History([item for i in range(1_000) for item in pair(f"c{i}", "x" * 1_000)] + [user("go on")])
+def test_the_cost_does_not_grow_with_the_square_of_the_items():
+    history = History([item for i in range(10_000) for item in pair(f"c{i}", "x" * 1_000)] + [user("go on")])
     history.prompt()
-    started = time.process_time()
+    started = time.thread_time()
     kept = user_messages(history.items, 20_000)
     items = without_oldest(list(history.prompt()), 20_000)
     new_window(kept, user("summary"), context=(), in_turn=True)
-    assert time.process_time() - started < 0.05
-    assert len(items) < 2_000
+    assert time.thread_time() - started < 1  # about 15 ms; a minute if each item looked at each other
+    assert len(items) < 20_000
 
 
 # --- the plan

@@ -25,6 +25,7 @@ from patchyard.protocol.tasks import NoSource, TaskSpec, TaskStatus
 from patchyard.settings import Settings
 from patchyard.testing.queue import MemoryQueueCore
 from patchyard.testing.store import MemoryStore
+from tests.waiting import WAIT_S
 
 TOKEN = "the-local-token"
 OTHER_TOKEN = "a-token-of-another-tenant"
@@ -69,7 +70,7 @@ class Api:
     @property
     def http(self) -> httpx.AsyncClient:
         if not self._clients:
-            self._clients.append(httpx.AsyncClient(base_url=self.url, headers=AUTH, timeout=20, trust_env=False))
+            self._clients.append(httpx.AsyncClient(base_url=self.url, headers=AUTH, timeout=WAIT_S, trust_env=False))
         return self._clients[0]
 
     def sdk(self, token: str = TOKEN, *, retry: RetryPolicy = FAST) -> PatchyardClient:
@@ -126,7 +127,9 @@ async def serving(
         doorbell=bell,
     )
     listener = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(create_app(deps.settings, deps=deps), log_config=None, lifespan="on", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        create_app(deps.settings, deps=deps), log_config=None, lifespan="on", timeout_graceful_shutdown=3600
+    )
     server = Server(config, deps)
     server.capture_signals = _no_signals  # type: ignore[method-assign]
     task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -151,7 +154,7 @@ class _no_signals:
 
 
 async def _until_started(server: uvicorn.Server, task: "asyncio.Task[None]") -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while not server.started:
             assert not task.done(), task.exception()
             await asyncio.sleep(0)

@@ -14,6 +14,7 @@ from patchyard.protocol.items import AgentMessageItem
 from patchyard.protocol.ops import TextInput, TurnInput
 from patchyard.rollout import segment_key, thread_prefix
 from tests.unit.api.kit import AUTH, Api, serving, spec
+from tests.waiting import WAIT_S
 
 
 async def collect(stream: Any) -> list[Event]:
@@ -21,7 +22,7 @@ async def collect(stream: Any) -> list[Event]:
 
 
 async def raw(api: Api, path: str, **headers: str) -> str:
-    async with httpx.AsyncClient(base_url=api.url, headers=AUTH, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=api.url, headers=AUTH, timeout=WAIT_S, trust_env=False) as http:
         return (await http.get(path, headers=headers)).text
 
 
@@ -36,7 +37,7 @@ def test_a_watcher_sees_everything_once_from_the_start_to_the_end(tmp_path: Path
             late = asyncio.create_task(collect(client.task_events(created.task_id)))
             await worker.say(events.Warning_(message="two"))
             await worker.finish(after=[events.Warning_(message="after the end, in the same step")])
-            seen = await asyncio.wait_for(early, 15)
+            seen = await asyncio.wait_for(early, WAIT_S)
             assert [event.msg.type for event in seen] == [
                 "task_status_changed",
                 "turn_started",
@@ -47,7 +48,7 @@ def test_a_watcher_sees_everything_once_from_the_start_to_the_end(tmp_path: Path
                 "warning",
             ]
             assert [event.ordinal for event in seen] == list(range(7))
-            assert await asyncio.wait_for(late, 15) == seen
+            assert await asyncio.wait_for(late, WAIT_S) == seen
             assert await collect(client.task_events(created.task_id)) == seen, "the same again when it is over"
             assert [event.ordinal for event in await collect(client.task_events(created.task_id, after=3))] == [4, 5, 6]
             assert await collect(client.task_events(created.task_id, after=6)) == []
@@ -122,7 +123,7 @@ def test_a_client_takes_a_broken_stream_up_again_without_gap_or_double(tmp_path:
         async with serving(tmp_path, queue=queue, store=store, port=port):
             await worker.say(events.Warning_(message="two"))
             await worker.finish()
-            seen += await asyncio.wait_for(following, 20)
+            seen += await asyncio.wait_for(following, WAIT_S)
             assert [event.ordinal for event in seen] == list(range(6))
         await client.aclose()
 
@@ -161,7 +162,7 @@ def test_open_streams_do_not_hold_up_the_end_of_the_process(tmp_path: Path) -> N
 
             watching = asyncio.create_task(watch())
             await opened.wait()
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(WAIT_S):
                 await api.server.shutdown()
                 await watching
             assert 'event: stream_end\ndata: {"reason":"shutdown"}' in "".join(text)
@@ -201,7 +202,7 @@ def test_silence_is_filled_with_heartbeats(tmp_path: Path, monkeypatch: pytest.M
             created = await client.create_task(spec())
             async with api.http.stream("GET", f"/v1/tasks/{created.task_id}/events") as response:
                 pieces = response.aiter_text()
-                assert await asyncio.wait_for(anext(pieces), 10) == ": heartbeat\n\n"
+                assert (await asyncio.wait_for(anext(pieces), WAIT_S)).startswith(": heartbeat\n\n")
 
     asyncio.run(run())
 

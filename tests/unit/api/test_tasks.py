@@ -9,7 +9,7 @@ from patchyard.adapters.catalog import CatalogUnavailable
 from patchyard.client import NotFound, QueueFull, ServiceUnavailable
 from patchyard.protocol import events
 from patchyard.protocol.ids import new_id
-from patchyard.protocol.ops import NotSubmitted, Shutdown, Steered, TextInput, TurnInput
+from patchyard.protocol.ops import NotSubmitted, Shutdown, Steered, Submission, TextInput, TurnInput
 from patchyard.protocol.tasks import GitSource, PatchSummary, TaskStatus, VerifyResult, VerifySpec
 from patchyard.rollout import decode_line
 from tests.unit.api.kit import AUTH, OTHER_AUTH, OTHER_TOKEN, body, serving, spec
@@ -267,8 +267,10 @@ def test_a_full_thread_answers_429_with_the_time_to_wait(tmp_path: Path) -> None
         async with serving(tmp_path) as api, api.sdk() as client:
             created = await client.create_task(spec())
             op = TurnInput(items=(TextInput(text="more"),))
-            for _ in range(511):
-                await client.submit(created.thread_id, op)
+            for number in range(511):
+                await api.queue.submit(
+                    Submission(id=new_id(), tenant_id="default", thread_id=created.thread_id, op=op, submitted_at=number)
+                )
             response = await api.http.post(f"/v1/threads/{created.thread_id}/ops", json={"op": op.model_dump(mode="json")})
             assert (response.status_code, response.json()["code"]) == (429, "queue_full")
             assert int(response.headers["retry-after"]) >= 1

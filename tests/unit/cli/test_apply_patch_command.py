@@ -12,6 +12,7 @@ from patchyard.cli import _local_files
 from patchyard.cli._local_files import LocalFiles
 from patchyard.cli.apply_patch import apply_patch
 from patchyard.patch import FileProblem, RemoveFile, WriteFile
+from tests.waiting import PROCESS_S
 
 
 @pytest.fixture
@@ -152,6 +153,7 @@ _INTERRUPTED = """
 import os, signal, sys
 import patchyard.cli._local_files as files
 from patchyard.cli.apply_patch import apply_patch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 def interrupt_first(function):
     def interrupted(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
@@ -182,7 +184,7 @@ def test_an_interrupt_leaves_all_or_nothing_and_says_which(work, moment, files, 
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PROCESS_S,
     )
 
     assert (done.returncode, done.stderr) == (130, told)

@@ -30,6 +30,7 @@ from patchyard.protocol.events import (
 from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.ops import BudgetAnswer, ExecApproval, Interrupt, PatchApproval, UserInputAnswer
 from patchyard.protocol.policies import BudgetLimits
+from tests.waiting import WAIT_S
 
 COMMAND = ExecApprovalRequest(approval_id="A1", item_id="i", command=("rm", "x"), cwd="/w")
 PATCH = PatchApprovalRequest(approval_id="A2", item_id="i", changes=())
@@ -68,7 +69,7 @@ class Terminal:
         os.write(self._person, text.encode())
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             while not holds():
                 await asyncio.sleep(0)
 

@@ -53,6 +53,20 @@ def test_piped_output_has_each_message_once_and_a_terminal_sees_it_typed() -> No
     assert shown(whole, live=True) == "All done.\n", "who came late still sees it"
 
 
+def test_a_patch_that_failed_says_what_it_wanted_and_why() -> None:
+    change = FileUpdate(path="a.py", kind="update", diff="@@\n-x\n+y\n")
+    failed = FileChangeItem(id="f", changes=(change,), status=ItemStatus.FAILED, error="It does not fit.\nLook again.")
+    unread = FileChangeItem(id="g", changes=(), status=ItemStatus.FAILED, error="It is no patch.")
+    text = shown(*(events.ItemCompleted(item=item, completed_at=1) for item in (failed, unread)))
+    assert text.splitlines() == [
+        "✘ patch failed: a.py",
+        "    It does not fit.",
+        "    Look again.",
+        "✘ patch failed: it could not be read",
+        "    It is no patch.",
+    ]
+
+
 def test_patches_plans_and_verification() -> None:
     change = FileUpdate(path="a.py", kind="update", diff="@@ -1 +1 @@\n-x\n+y")
     text = shown(

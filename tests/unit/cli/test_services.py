@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from patchyard.cli.errors import AlreadyRunning, StartFailed
-from patchyard.cli.services import embedded_redis
+from patchyard.cli.services import embedded_redis, supervisor
 from patchyard.cli.services.embedded_redis import check_attached, find_server_binary, write_configuration
 from patchyard.cli.services.home import ServiceHome, ServiceState, last_lines
 from patchyard.cli.services.identity import end_process, identify, read_pid_file, write_pid_file
 from patchyard.cli.services.process import ManagedProcess, ProcessSpec
 from patchyard.cli.services.resp import RespError, ask, is_alive
+from tests.waiting import WAIT_S
 
 STATE = ServiceState(pid=1, url="http://127.0.0.1:7400", version="0", workers=1, redis="started", started_at=1)
 
@@ -78,7 +79,7 @@ def test_a_reused_pid_is_not_taken_for_the_process_that_had_it(tmp_path: Path) -
         assert read_pid_file(file) is None
         waiter = threading.Thread(target=process.wait)
         waiter.start()
-        end_process(identity, grace_s=5)
+        end_process(identity, grace_s=WAIT_S)
         waiter.join()
     assert identify(process.pid) is None
     file.write_text("nonsense")
@@ -168,6 +169,33 @@ def test_the_server_is_looked_for_in_a_fixed_order(tmp_path: Path, monkeypatch: 
     assert find_server_binary().name == "valkey-server"
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["reads its journal", "hangs"])
+def test_no_second_server_beside_one_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answers: bool
+) -> None:
+    home = ServiceHome(tmp_path / "h")
+    home.prepare()
+    asked: list[Path] = []
+
+    def alive(path: Path) -> bool:
+        asked.append(path)
+        return answers and len(asked) > 2
+
+    monkeypatch.setattr(supervisor, "is_alive", alive)
+    monkeypatch.setattr(supervisor, "_REDIS_START_S", WAIT_S if answers else 0)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        write_pid_file(home.run / "redis.pid", process.pid)
+        waiter = threading.Thread(target=process.wait)
+        waiter.start()
+        found = asyncio.run(supervisor._redis_of_before(home))
+        assert "waited for" in capfd.readouterr().err or not answers
+        assert identify(process.pid) == found, "it is taken over, or gone"
+        assert (found is not None) == answers
+        process.kill()
+        waiter.join()
+    assert asyncio.run(supervisor._redis_of_before(home)) is None
+
+
 def test_the_configuration_keeps_what_was_accepted(tmp_path: Path) -> None:
     home = ServiceHome(tmp_path / 'with "quotes"')
     home.prepare()
@@ -214,12 +242,12 @@ def test_a_crashed_process_is_started_again_and_a_stopped_one_is_not(tmp_path: P
         first = process.pid
         assert first is not None
         os.kill(first, 9)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while process.pid in (None, first):
                 await asyncio.sleep(0)
         await process.wait_ready()
         await process.stop()
-        await asyncio.wait_for(keeper, 5)
+        await asyncio.wait_for(keeper, WAIT_S)
         assert process.pid is None
         assert list(home.run.glob("*.pid")) == []
 
@@ -244,7 +272,7 @@ def test_a_process_that_does_not_listen_is_killed_with_its_children(tmp_path: Pa
         child = int(process.log_tail().split()[1])
         assert identify(child) is not None
         await process.stop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             while identify(child) is not None:
                 await asyncio.sleep(0)
 

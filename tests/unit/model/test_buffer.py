@@ -7,6 +7,7 @@ import pytest
 from patchyard.adapters.model.buffer import MERGED_CHARS, EventBuffer
 from patchyard.agent.ports import ItemDone, ModelEvent, TextDelta
 from patchyard.protocol.model_items import OpaqueItem
+from tests.waiting import WAIT_S
 
 DONE = ItemDone(OpaqueItem(type="x"))
 
@@ -47,7 +48,7 @@ def test_a_full_buffer_makes_the_producer_wait_until_half_is_free(size: int, fit
             await asyncio.wait({room}, timeout=0)
             assert not room.done()
             await buffer.get()
-        await asyncio.wait_for(room, 5)
+        await asyncio.wait_for(room, WAIT_S)
 
     asyncio.run(run())
 

@@ -66,13 +66,13 @@ def test_a_collector_that_is_away_costs_nothing(tmp_path: Path) -> None:
     logging.getLogger("opentelemetry").addHandler(handler)
     try:
         telemetry = observability.setup(Settings(home=tmp_path, otlp_endpoint="http://127.0.0.1:9"), "worker", logs=False)
-        began = time.process_time()
+        began = time.thread_time()
         turn = telemetry.turn("t1", submission=None)
         for number in range(2000):
             with turn.span("execute_tool x", key=str(number)):
                 pass
         telemetry.metrics.add(Metric.TURNS, labels={"status": "completed"})
-        assert time.process_time() - began < 2
+        assert time.thread_time() - began < 5  # about 0.1 s
         telemetry.shutdown(timeout_s=0.5)
     finally:
         logging.getLogger("opentelemetry").removeHandler(handler)

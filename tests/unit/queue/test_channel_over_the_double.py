@@ -9,6 +9,7 @@ from patchyard.agent.ports import LeaseLost
 from patchyard.protocol import events, ops
 from patchyard.protocol.ids import new_id
 from patchyard.testing.queue import MemoryQueueCore
+from tests.waiting import WAIT_S
 
 
 async def opened(core: MemoryQueueCore, monotonic: list[float]) -> QueueThreadChannel:
@@ -33,7 +34,7 @@ def test_an_unreachable_queue_is_tried_until_the_lease_ends_and_not_longer() -> 
         assert not writing.done()
         clock[0] += 0.2
         with pytest.raises(LeaseLost):
-            await asyncio.wait_for(writing, 5)
+            await asyncio.wait_for(writing, WAIT_S)
 
     asyncio.run(main())
 
@@ -48,7 +49,7 @@ def test_a_renewed_lease_is_waited_for_longer() -> None:
         clock[0] += 40
         await asyncio.wait({writing}, timeout=0.5)
         core.memory.available = True
-        await asyncio.wait_for(writing, 5)
+        await asyncio.wait_for(writing, WAIT_S)
         (line,) = await core.read_lines(channel.thread_id, after=None, limit=9)
         assert b'"timestamp":99,' in line.json
 
@@ -68,7 +69,7 @@ def test_a_lost_lease_wakes_who_waits() -> None:
         assert (await core.reap()).reaped == [channel.thread_id]
         assert await core.beat("w", {channel.thread_id: channel.fence}) == [channel.thread_id]
         with pytest.raises(LeaseLost):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, WAIT_S)
         channel.live(events.AgentMessageDelta(item_id="i", delta="ignored"))
 
     asyncio.run(main())

@@ -14,6 +14,7 @@ from patchyard.adapters.streams._subscription import position_key
 from patchyard.protocol import ops
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.ops import CONTROL_OPS, Op, Submission
+from tests.waiting import PROCESS_S
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "turn_input": {"items": []},
@@ -83,7 +84,7 @@ def test_an_old_server_is_refused_also_in_development(version: str) -> None:
 
 def test_the_double_needs_no_redis_library() -> None:
     code = "import sys, patchyard.testing.queue, patchyard.adapters.streams; sys.exit('redis' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PROCESS_S).returncode == 0
 
 
 def test_interrupt_reaches_its_turn_only() -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from patchyard.replay import ReplayServer, Script, SharedSequence, parse_script
+from tests.waiting import WAIT_S
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "fix it"}]}
 
@@ -26,7 +27,7 @@ def serve(script: str | Script, scene: Callable[[httpx.AsyncClient, ReplayServer
         server = ReplayServer(parse_script(script) if isinstance(script, str) else script)
         await server.start()
         try:
-            async with httpx.AsyncClient(base_url=server.base_url, trust_env=False, timeout=10) as client:
+            async with httpx.AsyncClient(base_url=server.base_url, trust_env=False, timeout=WAIT_S) as client:
                 await scene(client, server)
         finally:
             await server.close()
@@ -176,7 +177,7 @@ def test_a_client_that_leaves_ends_the_response() -> None:
     async def scene(client: httpx.AsyncClient, server: ReplayServer) -> None:
         async with client.stream("POST", "/responses", json=body()) as answer:
             await anext(answer.aiter_bytes())
-        await asyncio.wait_for(closed(server), 5)
+        await asyncio.wait_for(closed(server), WAIT_S)
         assert server.log.single_request().outcome == "client_closed"
 
     async def closed(server: ReplayServer) -> None:
@@ -228,7 +229,7 @@ def test_bodies_are_kept_within_the_bound_only() -> None:
         for step in parse_script("{steps: [{items: [{message: x}]}, {}, {}]}").steps:
             source.add(step)
         await server.start()
-        async with httpx.AsyncClient(base_url=server.base_url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=server.base_url, trust_env=False, timeout=WAIT_S) as client:
             for number in range(3):
                 await client.post("/responses", json=body(thread=f"t{number}"))
         await server.close()

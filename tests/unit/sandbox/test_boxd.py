@@ -15,6 +15,7 @@ from patchyard.adapters.sandbox import Box, PlainStream
 from patchyard.adapters.sandbox._frames import Frame, FrameDecoder, FromBox, ToBox, encode, spawn_payload, u32
 from patchyard.protocol.policies import DangerFullAccess
 from tests.conformance.sandbox_suite import read_all, read_until, request, run
+from tests.waiting import WAIT_S
 
 SOURCES = Path(__file__).resolve().parents[3] / "sandbox_images/boxd"
 HERE = DangerFullAccess()
@@ -59,11 +60,11 @@ class Raw:
 
 
 @asynccontextmanager
-async def started(boxd: Path, silence_s: int = 30) -> AsyncIterator[Raw]:
+async def started(boxd: Path, silence_s: int = 3600) -> AsyncIterator[Raw]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(boxd, str(silence_s), stdin=pipe, stdout=pipe)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             yield Raw(process)
     finally:
         if process.returncode is None:
@@ -72,7 +73,7 @@ async def started(boxd: Path, silence_s: int = 30) -> AsyncIterator[Raw]:
         await process.wait()
 
 
-def with_boxd(boxd: Path, scenario: Callable[[Raw], Awaitable[None]], silence_s: int = 30) -> None:
+def with_boxd(boxd: Path, scenario: Callable[[Raw], Awaitable[None]], silence_s: int = 3600) -> None:
     async def go() -> None:
         async with started(boxd, silence_s) as raw:
             await scenario(raw)
@@ -158,14 +159,13 @@ def test_stdin_over_the_window_ends_the_box(boxd: Path) -> None:
 
 def test_silence_ends_the_box_and_a_ping_keeps_it(boxd: Path) -> None:
     async def scenario(raw: Raw) -> None:
-        raw.spawn(1, "sh", "-c", "sleep 0.7; echo a")
-        await raw.next(FromBox.OUTPUT)
+        raw.spawn(1, "sh", "-c", "sleep 2.5; echo a")
         raw.send(ToBox.PING, 0)
-        raw.spawn(2, "sh", "-c", "sleep 0.7; echo b")
-        await raw.next(FromBox.OUTPUT)
+        while (await raw.next(FromBox.PONG, FromBox.OUTPUT)).type is FromBox.PONG:
+            raw.send(ToBox.PING, 0)
         assert await raw.process.wait() == 75
 
-    with_boxd(boxd, scenario, silence_s=1)
+    with_boxd(boxd, scenario, silence_s=2)
 
 
 def test_the_end_of_stdin_ends_the_box_and_all_in_it(boxd: Path) -> None:
@@ -186,10 +186,10 @@ def test_the_end_of_stdin_ends_the_box_and_all_in_it(boxd: Path) -> None:
 def test_the_client_speaks_to_it(boxd: Path) -> None:
     async def go() -> None:
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(boxd, "30", stdin=pipe, stdout=pipe)
+        process = await asyncio.create_subprocess_exec(boxd, "3600", stdin=pipe, stdout=pipe)
         assert process.stdin is not None
         assert process.stdout is not None
-        box = await Box.open(process.stdout, process.stdin, policy=HERE, silence_s=30, stream=PlainStream())
+        box = await Box.open(process.stdout, process.stdin, policy=HERE, silence_s=3600, stream=PlainStream())
         assert (await run(box, "cat", stdin=b"x" * 500_000, policy=HERE, cwd="/")).output == b"x" * 500_000
         terminal = await box.spawn(request("cat", policy=HERE, cwd="/", tty=True))
         await terminal.write(b"hello\n")

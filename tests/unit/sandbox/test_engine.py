@@ -89,6 +89,26 @@ def test_a_box_that_cannot_be_attached_is_removed(tmp_path: Path) -> None:
     assert "DELETE /v1.44/containers/abc?force=1&v=1" in seen
 
 
+def test_a_removal_that_the_engine_is_slow_with_is_waited_for(tmp_path: Path) -> None:
+    """Who closes the boxes may look for what is left."""
+
+    async def scenario(url: str) -> None:
+        boxes = DockerBoxes(url, concurrency=1)
+        with pytest.raises(EngineUnavailable, match="attach"):
+            await boxes.start(SPEC)
+        await boxes.close()
+
+    answers = {
+        "POST /v1.44/containers/create": answer(201, b'{"Id": "abc"}'),
+        "GET /v1.44/containers/abc/json": answer(200, b'{"State": {"Status": "created"}}'),
+        "POST /v1.44/containers/abc/attach": answer(500, b"{}"),
+        "DELETE /v1.44/containers/abc": answer(409, b'{"message": "removal of container abc is already in progress"}'),
+        "POST /v1.44/containers/abc/wait": answer(200, b"{}"),
+    }
+    seen = with_engine(tmp_path, answers, scenario)
+    assert seen[-2:] == ["DELETE /v1.44/containers/abc?force=1&v=1", "POST /v1.44/containers/abc/wait?condition=removed"]
+
+
 def test_an_engine_that_is_not_there_or_talks_nonsense(tmp_path: Path) -> None:
     async def nobody() -> None:
         with pytest.raises(EngineUnavailable, match="PATCHYARD_DOCKER_HOST"):

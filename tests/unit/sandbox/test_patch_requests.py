@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from patchyard.adapters.sandbox._frames import Frame, FromBox, ProtocolError, ToBox, u32
 from patchyard.adapters.sandbox._patches import MAX_PATCH, MAX_TEXT, PatchRequests, decode_call, encode_reply
 from patchyard.agent.ports import PatchCall, PatchReply
+from tests.waiting import WAIT_S
 
 
 def wire(cwd: bytes, patch: bytes) -> bytes:
@@ -70,7 +71,7 @@ def with_requests(scenario: Callable[[PatchRequests, Sent, list[PatchCall]], Awa
 
         sent = Sent()
         requests = PatchRequests(sent, {7: handler}.get)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             await scenario(requests, sent, calls)
 
     asyncio.run(main())

@@ -22,6 +22,7 @@ from patchyard.adapters.store import (
     _files,
     open_store,
 )
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -197,7 +198,7 @@ def test_a_cancelled_upload_leaves_nothing(tmp_path: Path) -> None:
             await asyncio.Event().wait()
 
         upload = asyncio.create_task(store.put("a", stuck()))
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), WAIT_S)
         upload.cancel()
         with pytest.raises(asyncio.CancelledError):
             await upload

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from patchyard.adapters.queue import CommittedLine, FireEntry, Snapshot
 from patchyard.adapters.streams import EventHub, frame_of_line
 from patchyard.adapters.streams import _hub as hub_module
+from tests.waiting import WAIT_S
 
 
 def line(ordinal: int) -> bytes:
@@ -60,7 +61,7 @@ def entry(position: str, ordinal: int) -> FireEntry:
 
 async def ordinals(hub: EventHub, count: int) -> list[int | None]:
     stream = hub.subscribe("x")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         found = [(await anext(stream)).ordinal for _ in range(count)]
     await stream.aclose()
     return found
@@ -95,7 +96,7 @@ def test_what_the_snapshot_covers_is_not_shown_again() -> None:
         await hub.open()
         await asyncio.sleep(0)  # the reader has its position now; what it reads later is news
         stream = hub.subscribe("x")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             first = await anext(stream)
             source.fired.put_nowait([entry("4-0", 1), entry("5-0", 2), entry("6-0", 3)])
             rest = [(await anext(stream)).ordinal for _ in range(3)]
@@ -111,7 +112,7 @@ def test_a_reader_that_fell_behind_the_trim_makes_everybody_resume() -> None:
         hub = EventHub(source)
         await hub.open()
         stream = hub.subscribe("x")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             assert (await anext(stream)).ordinal == 0
             following = asyncio.ensure_future(anext(stream))
             await asyncio.sleep(0)

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.waiting import WAIT_S
 from workers.bridge import Bridge
 
 
@@ -24,7 +25,7 @@ def test_many_threads_wait_on_one_loop(bridge: Bridge) -> None:
         return threading.get_ident()
 
     with ThreadPoolExecutor(50) as pool:
-        loops = set(pool.map(lambda _: bridge.run(meet(), timeout_s=20), range(50)))
+        loops = set(pool.map(lambda _: bridge.run(meet(), timeout_s=WAIT_S), range(50)))
     assert len(loops) == 1
 
 
@@ -48,7 +49,7 @@ def test_a_wait_that_is_over_cancels_the_work(bridge: Bridge) -> None:
 
     with pytest.raises(TimeoutError):
         bridge.run(hang(), timeout_s=0.01)
-    assert cancelled.wait(10)
+    assert cancelled.wait(WAIT_S)
 
 
 def test_it_says_when_it_is_not_started() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from patchyard.adapters.queue.broker import RUN_MAINTENANCE, RUN_NEXT_TURN, broker_url
 from patchyard.settings import Settings
+from tests.waiting import PROCESS_S
 from workers.broker import configuration
 
 
@@ -38,4 +39,4 @@ def test_the_tasks_are_registered_and_importing_makes_no_app() -> None:
         f"assert {{{RUN_NEXT_TURN!r}, {RUN_MAINTENANCE!r}}} <= names, names\n"
         "assert module.app is module.app\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PROCESS_S)

@@ -24,7 +24,8 @@ NOW = time.time_ns() // 1_000_000
 
 class Kit:
     def __init__(self, folder: Path) -> None:
-        self.queue = MemoryQueueCore()
+        self.now_ms = NOW
+        self.queue = MemoryQueueCore(now_ms=lambda: self.now_ms)
         self.store = MemoryStore()
         self.catalog = Catalog(f"sqlite:///{folder / 'catalog.db'}")
         self.projection = Projection(self.queue, self.store, self.catalog, Metrics(NoOpMeterProvider().get_meter("t")))
@@ -68,7 +69,9 @@ class Kit:
         await channel.finish_turn([ended], turn_id=self.turn_id)
 
     async def round(self, *, later_ms: int = 0) -> None:
-        await self.projection.round(now_ms=time.time_ns() // 1_000_000 + later_ms)
+        """One round, so much later."""
+        self.now_ms += later_ms
+        await self.projection.round(now_ms=self.now_ms)
 
     async def stored(self) -> list[int]:
         segments = StoredSegments(self.store)

@@ -16,6 +16,33 @@ export type AgentMessageItem = {
   phase?: string | null;
 };
 
+/** How far an agent may go. None: no limit of that kind. */
+export type Allowance = {
+  model_requests?: number | null;
+  tool_calls?: number | null;
+  tokens?: number | null;
+  cost_usd?: number | null;
+};
+
+/** This command may run inside the sandbox, exactly as it was asked. */
+export type AllowedCommand = {
+  type: "command";
+  script: string;
+  cwd: string;
+};
+
+/** Patches may touch this file where the sandbox lets it be written anyway. */
+export type AllowedPath = {
+  type: "path";
+  path: string;
+};
+
+/** Commands that begin with these words may run inside the sandbox. */
+export type AllowedPrefix = {
+  type: "prefix";
+  words: Array<string>;
+};
+
 /** The Op was taken; what it does is seen in events. */
 export type Applied = {
   type: "applied";
@@ -26,6 +53,29 @@ export type ApprovalDecision = "accept" | "accept_for_session" | "decline" | "ca
 
 /** When a person is asked. `untrusted`: known-safe read-only commands run, everything else asks. */
 export type ApprovalMode = "untrusted" | "on-request" | "never";
+
+/** What a person just allowed counts for later tasks on the repository as well, until it is revoked. */
+export type ApprovalRemembered = {
+  type: "approval_remembered";
+  approval_id: string;
+  repository: string;
+  rules: Array<AllowedCommand | AllowedPrefix | AllowedPath>;
+  by?: string | null;
+};
+
+/** An approval that counts for a repository, or did until it was revoked. */
+export type ApprovalView = {
+  id: string;
+  tenant_id: string;
+  repository: string;
+  rule: AllowedCommand | AllowedPrefix | AllowedPath;
+  thread_id: string;
+  task_id?: string | null;
+  approved_by?: string | null;
+  approved_at: number;
+  revoked_by?: string | null;
+  revoked_at?: number | null;
+};
 
 /** A command that a person allowed for the thread, exactly as it was asked. */
 export type ApprovedCommand = {
@@ -104,6 +154,10 @@ export type ChildAgent = {
   closed?: boolean;
   usage?: TokenUsage;
   cost_usd?: number | null;
+  model_requests?: number;
+  tool_calls?: number;
+  share?: Allowance | null;
+  up_to?: Allowance | null;
 };
 
 /** Kill the commands that outlived their turn. */
@@ -239,7 +293,7 @@ export type Event = {
   ordinal?: number | null;
   submission_id?: string | null;
   turn_id?: string | null;
-  msg: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest | RequestResolved | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted | AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta | PatchProgress | SetupOutputDelta;
+  msg: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest | RequestResolved | ApprovalRemembered | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted | AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta | PatchProgress | SetupOutputDelta;
 };
 
 /** An event, as watchers saw it. */
@@ -249,7 +303,7 @@ export type EventMsgLine = {
   submission_id?: string | null;
   turn_id?: string | null;
   type: "event_msg";
-  payload: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest | RequestResolved | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted;
+  payload: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest | RequestResolved | ApprovalRemembered | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted;
 };
 
 /** Answer to a question about a command. */
@@ -270,6 +324,7 @@ export type ExecApprovalRequest = {
   cwd: string;
   reason?: string | null;
   proposed_prefix_rule?: Array<string> | null;
+  session_scope?: "thread" | "repository";
 };
 
 /** More output of a running command, control sequences kept. */
@@ -291,6 +346,7 @@ export type FileChangeItem = {
   type: "file_change";
   changes: Array<FileUpdate>;
   status: ItemStatus;
+  error?: string | null;
 };
 
 /** One file of a patch. */
@@ -342,6 +398,7 @@ export type HookCompleted = {
   command: string;
   outcome: "ok" | "blocked" | "failed" | "timed_out";
   message?: string | null;
+  source?: "tenant" | "task" | "repository" | null;
 };
 
 /** When a hook runs. */
@@ -359,6 +416,7 @@ export type HookStarted = {
   type: "hook_started";
   event: string;
   command: string;
+  source?: "tenant" | "task" | "repository" | null;
 };
 
 /** An image from the user: an https or data URL. */
@@ -520,6 +578,7 @@ export type PatchApprovalRequest = {
   item_id: string;
   changes: Array<FileUpdate>;
   reason?: string | null;
+  session_scope?: "thread" | "repository";
 };
 
 /** The work tree's difference to the base was stored. */
@@ -840,6 +899,7 @@ export type SubAgentItem = {
   action: "spawn" | "send" | "wait" | "close";
   agents?: Array<string>;
   message?: string | null;
+  until?: number | null;
   status: ItemStatus;
 };
 
@@ -851,6 +911,7 @@ export type Submission = {
   op: TurnInput | Interrupt | CleanBackgroundTerminals | RecoverTurn | SuspendTurnAndShutdown | ThreadSettings | TurnSettings | InterAgentCommunication | ExecApproval | PatchApproval | UserInputAnswer | BudgetAnswer | RequestPermissionsResponse | DynamicToolResponse | ResolveElicitation | RefreshMcpServers | ReloadUserConfig | Compact | Review | RunUserShellCommand | Shutdown;
   trace?: TraceContext | null;
   idempotency_key?: string | null;
+  author?: string | null;
   submitted_at: number;
 };
 
@@ -1064,7 +1125,7 @@ export type TurnOverrides = {
 /** The turn waits and holds no lease, slot or container. */
 export type TurnParked = {
   type: "turn_parked";
-  reason: "approval" | "user_input" | "budget" | "retry_time";
+  reason: "approval" | "user_input" | "budget" | "retry_time" | "agents";
   until?: number | null;
 };
 
