@@ -8,8 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, mo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from patchyard.protocol.ids import TenantId
+from patchyard.protocol.model_offers import ModelOffer
 from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile
 from patchyard.protocol.tasks import HookEvent, HookSpec
+
+OWN_PROVIDER = "openai"
+"""Name of the provider of PATCHYARD_MODEL_*. A table of this name takes its place."""
 
 
 def _home() -> Path:
@@ -178,6 +182,13 @@ class Settings(BaseSettings):
     model_stream_retries: int = Field(default=5, ge=0, le=20)
     """Tries after the first on a response that broke off."""
 
+    model_price_input: float | None = Field(default=None, ge=0)
+    """US dollars per million tokens that PATCHYARD_MODEL reads there. None: its cost is not known, and never shown as 0."""
+    model_price_cached_input: float | None = Field(default=None, ge=0)
+    """Of these, what the server had in its cache. None: as the others."""
+    model_price_output: float | None = Field(default=None, ge=0)
+    """US dollars per million tokens that it writes."""
+
     model_websockets: bool = False
     """Whether that server also speaks the Responses API over WebSockets."""
     model_wire_api: Literal["responses", "chat"] = "responses"
@@ -256,6 +267,34 @@ class Settings(BaseSettings):
     def effective_api_url(self) -> str:
         """Where clients find the API."""
         return self.api_url or f"http://{self.api_host}:{self.api_port}"
+
+    @property
+    def has_own_provider(self) -> bool:
+        """Whether PATCHYARD_MODEL_BASE_URL is a provider beside the tables: when nobody set it, a misspelt model must not go there."""
+        asked = bool(self.model_fields_set & {"model_base_url", "model_api_key"})
+        return not self.providers or (asked and OWN_PROVIDER not in self.providers)
+
+    def model_offers(self) -> tuple[ModelOffer, ...]:
+        """What all providers serve, in the order in which they are asked."""
+        tables = tuple(ModelOffer(name, table.models, table.tenants) for name, table in self.providers.items())
+        return (*tables, ModelOffer(OWN_PROVIDER)) if self.has_own_provider else tables
+
+    def own_price(self) -> ModelPriceSettings | None:
+        """What PATCHYARD_MODEL costs at PATCHYARD_MODEL_BASE_URL; None: not known."""
+        if self.model_price_input is None or self.model_price_output is None:
+            return None
+        return ModelPriceSettings(
+            input_per_million=self.model_price_input,
+            cached_input_per_million=self.model_price_cached_input,
+            output_per_million=self.model_price_output,
+        )
+
+    @model_validator(mode="after")
+    def _price_is_whole(self) -> Self:
+        given = (self.model_price_input, self.model_price_output)
+        if None in given and (given != (None, None) or self.model_price_cached_input is not None):
+            raise ValueError("PATCHYARD_MODEL_PRICE_INPUT and PATCHYARD_MODEL_PRICE_OUTPUT are both needed, or neither")
+        return self
 
     def effective_token(self) -> str | None:
         """The bearer token: the setting, else the token file, else None."""

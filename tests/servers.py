@@ -80,7 +80,7 @@ class RedisServer:
                 return
             with contextlib.suppress(subprocess.TimeoutExpired):
                 assert self.process is not None
-                self.process.wait(timeout=0.02)
+                self.process.wait(0.02)
                 raise RuntimeError((self.folder / "log").read_text())
         raise TimeoutError("the server did not answer")
 

@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from patchyard.protocol.budgets import UNITS, figure
-from patchyard.protocol.events import BudgetMeter
+from patchyard.protocol.budgets import UNITS, BudgetMeter, figure
 from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.policies import BudgetLimits, BudgetName, Budgets
 
@@ -37,6 +36,8 @@ class Spend:
     """It was given in this turn."""
     set_aside: Mapping[str, float] = field(default_factory=dict)
     """By the name of the budget: what agents that work for the turn may still use."""
+    unpriced: bool = False
+    """People were told that a budget of money can't be held."""
 
     def add_response(self, usage: TokenUsage) -> None:
         """A response was counted by the provider."""

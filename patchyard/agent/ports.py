@@ -229,6 +229,13 @@ class ModelClient(Protocol):
         """The response's events. Ends after ResponseCompleted, or raises ModelError."""
         ...
 
+    def prewarm(self, request: ModelRequest) -> None:
+        """A request like this one, with an input, will come soon: get ready for it in the background, or do nothing.
+
+        Never blocks, never raises, and never makes the request later than it would be without.
+        """
+        ...
+
 
 # --- sandbox ------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _PIPED_WIDTH = 250
 """Columns of output that nobody looks at on a screen: nothing is cut that a program may want."""
-_STARTING_S = 240.0
+_STARTING_S = 330.0
 """How long a service that another command is just starting is waited for."""
 
 

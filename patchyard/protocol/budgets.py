@@ -1,7 +1,32 @@
-"""Which answers a question about a budget takes: the same rule for the service and for those who ask people."""
+"""The question about a budget that is used up, and which answers it takes: one rule for the service and for those who ask people."""
 
-from .events import BudgetRequest
-from .policies import BudgetLimits
+from typing import Literal
+
+from ._model import WireModel
+from .policies import BudgetLimits, BudgetName
+
+
+class BudgetMeter(WireModel):
+    """How much of a limited budget is used."""
+
+    budget: BudgetName
+    used: float
+    limit: float
+
+
+class BudgetRequest(WireModel):
+    """A budget of the turn is used up: may it have more?"""
+
+    type: Literal["budget_request"] = "budget_request"
+    request_id: str
+    budget: BudgetName
+    used: float
+    limit: float
+    proposed: BudgetLimits
+    """What accepting sets where the answer names no limit of its own."""
+    meters: tuple[BudgetMeter, ...] = ()
+    """All limited budgets of the turn, this one among them."""
+
 
 UNITS = {
     "model_requests": "model requests",

@@ -10,12 +10,13 @@ from pydantic import Field
 
 from ._model import WireModel
 from .approvals import ApprovalRule, SessionScope
+from .budgets import BudgetRequest
 from .errors import ErrorInfo, NotSubmittedReason
 from .ids import TenantId
 from .items import FileUpdate, Item, PlanStep
 from .model_items import TokenUsage
 from .ops import ApprovalDecision, TraceContext, TurnOverrides
-from .policies import BudgetLimits, BudgetName
+from .policies import BudgetLimits
 from .tasks import PatchSummary, TaskStatus, VerifyResult
 
 # --- life cycle ---------------------------------------------------------------------------------
@@ -296,28 +297,6 @@ class RequestUserInput(WireModel):
     type: Literal["request_user_input"] = "request_user_input"
     request_id: str
     questions: tuple[UserQuestion, ...]
-
-
-class BudgetMeter(WireModel):
-    """How much of a limited budget is used."""
-
-    budget: BudgetName
-    used: float
-    limit: float
-
-
-class BudgetRequest(WireModel):
-    """A budget of the turn is used up: may it have more?"""
-
-    type: Literal["budget_request"] = "budget_request"
-    request_id: str
-    budget: BudgetName
-    used: float
-    limit: float
-    proposed: BudgetLimits
-    """What accepting sets where the answer names no limit of its own."""
-    meters: tuple[BudgetMeter, ...] = ()
-    """All limited budgets of the turn, this one among them."""
 
 
 class RequestResolved(WireModel):

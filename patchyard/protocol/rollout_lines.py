@@ -49,8 +49,9 @@ class Compacted(WireModel):
     window_number: int
     replacement_history: tuple[ModelItem, ...]
     summary: str | None = None
-    reason: Literal["manual", "context_limit", "model_downshift", "model_changed"]
-    """`model_changed`: same content, because the next model can't be sent what was sent to the last one."""
+    reason: Literal["manual", "context_limit", "model_asked", "model_downshift", "model_changed"]
+    """`model_asked`: by the tool `new_context_window`. `model_changed`: same content, because the next model can't be sent what
+    was sent to the last one."""
     method: Literal["local", "remote", "token_budget"] | None = None
     """How it was made; None: nothing was left out."""
 

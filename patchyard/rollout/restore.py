@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.events import (
-    BudgetRequest,
     DurableMsg,
     ExecApprovalRequest,
     ItemCompleted,

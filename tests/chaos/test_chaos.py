@@ -30,9 +30,10 @@ from patchyard.protocol.ops import Submission, SubmissionReceipt
 from tests.chaos.power import build_log, cut_power
 from tests.conformance.queue.kit import say, until
 from tests.servers import FLAVOURS, RedisServer, server_binary
+from tests.waiting import WAIT_S
 
 STORM_S = float(os.environ.get("CHAOS_S", "12"))
-CALM_S = 60.0
+CALM_S = 120.0
 LEASE_S = 1.5
 WORKERS = 4
 THREADS = 40
@@ -74,7 +75,7 @@ class Workers:
             return
         process = self.processes[index]
         process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-        process.wait(timeout=20)
+        process.wait(WAIT_S)
         self.processes[index] = self.spawn()
 
     def calm(self) -> None:
@@ -86,7 +87,7 @@ class Workers:
         self.calm()
         for process in self.processes:
             process.kill()
-            process.wait(timeout=20)
+            process.wait(WAIT_S)
 
     def complaints(self) -> str:
         return "".join(path.read_text() for path in self.folder.glob("w*.log"))
@@ -255,7 +256,7 @@ async def check(core: QueueCore, users: Users, watchers: Watchers) -> int:
 
 
 @pytest.mark.redis
-@pytest.mark.timeout(STORM_S + CALM_S + 60)
+@pytest.mark.timeout(STORM_S + CALM_S + 3 * WAIT_S)
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_nothing_is_lost_or_done_twice(flavour: Any, tmp_path: Path) -> None:
     if server_binary(flavour) is None:

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from patchyard.cli._local_files import LocalFiles
 from patchyard.patch import PatchError, Scope, parse, plan
+from tests.waiting import WAIT_S
 
 from .patch_examples import Example, endings, examples
 from .patch_model import ALL, RECORDED, Answer, Case, Entry, Files, answer
@@ -88,7 +89,7 @@ def ask_real(program: Path, example: Example) -> Answer:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         work = _write(example.files, folder)
-        done = subprocess.run([program, example.patch], cwd=work, capture_output=True, check=False, timeout=30)
+        done = subprocess.run([program, example.patch], cwd=work, capture_output=True, check=False, timeout=WAIT_S)
         lines = tuple(done.stdout.decode().split("\n")[1:-1])
         return Answer(done.returncode == 0, lines, _read(folder))
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from patchyard.adapters.queue import ThreadStatus
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.events import (
-    BudgetRequest,
     PatchProduced,
     RequestResolved,
     TurnFailed,

@@ -27,7 +27,7 @@ from tests.waiting import PROCESS_S, WAIT_S, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
 
-BEGUN = "echo begun; until test -e go; do sleep 0.1; done; rm -f go; echo over"
+BEGUN = "echo begun; until test -e go; do sleep 0.1; done; rm go; echo over"
 """Goes on when the test says so."""
 
 

@@ -1,8 +1,8 @@
 """What one event changes in the rows of its task, thread and turn."""
 
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import (
-    BudgetRequest,
     ExecApprovalRequest,
     PatchApprovalRequest,
     PatchProduced,

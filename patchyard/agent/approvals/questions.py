@@ -8,9 +8,8 @@ from typing import Any, Literal, TypeVar, assert_never
 from patchyard.agent.errors import ParkReason, ParkTurn, StopTurn
 from patchyard.agent.journal import Journal
 from patchyard.agent.ports import Clock
-from patchyard.protocol.budgets import why_not
+from patchyard.protocol.budgets import BudgetRequest, why_not
 from patchyard.protocol.events import (
-    BudgetRequest,
     ExecApprovalRequest,
     PatchApprovalRequest,
     RequestResolved,

@@ -1,14 +1,12 @@
-"""What a turn may spend: how much it has spent so far, more of it from a person, and the end of its time."""
+"""What a turn may spend: how much it has spent so far, and more of it from a person."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from patchyard.agent.approvals import Answer
 from patchyard.agent.budget import Spend
 from patchyard.agent.context import tokens
-from patchyard.agent.ports import Clock
 from patchyard.agent.thread import Thread
-from patchyard.protocol.events import BudgetRequest
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.policies import ApprovalMode
 from patchyard.protocol.rollout_lines import LinePayload
@@ -102,31 +100,3 @@ class MoreBudget:
         if answer.budgets is None or not self._state.input_recorded:
             return ()
         return records.more_budget_note(answer.budgets)
-
-
-class Watchdog:
-    """Calls `bark` when the turn's wall time is over, as long as it is armed."""
-
-    def __init__(self, spend: Spend, clock: Clock, bark: Callable[[], None]) -> None:
-        self._spend = spend
-        self._clock = clock
-        self._bark = bark
-        self._task: asyncio.Task[None] | None = None
-
-    def arm(self) -> None:
-        """Watch the limit as it is now."""
-        self.disarm()
-        self._task = asyncio.create_task(self._watch())
-
-    def disarm(self) -> None:
-        """Let the time pass."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    async def _watch(self) -> None:
-        while (left := self._spend.wall_time_left(self._clock.now_ms())) is not None:
-            if left <= 0:
-                self._bark()
-                return
-            await self._clock.sleep(left)

@@ -26,10 +26,11 @@ from patchyard.protocol.tasks import TurnStatus
 from patchyard.rollout import UnfinishedTurn
 
 from . import records
-from .allowance import MoreBudget, Watchdog, spend_of
+from .allowance import MoreBudget, spend_of
 from .ending import Ending
 from .state import StopKind, TurnEnd, TurnState
-from .step import Step, StepResult
+from .step import Step, StepResult, request_of_turn
+from .stopping import StopSwitch, Watchdog
 from .windows import TurnWindows
 
 _log = logging.getLogger(__name__)
@@ -72,12 +73,9 @@ class Turn:
         self._ending = Ending(self.state)
         self._allowance = MoreBudget(self.state, declined=recovery is not None and recovery.turn.budget_declined)
         self._watchdog = Watchdog(spend, self._clock, lambda: self.stop("wall_time"))
-        self._stop: StopKind | None = None
-        self._cancels = 0
-        """Cancellations of our own that the task has not seen yet."""
+        self._switch = StopSwitch()
         self._out_of_time = False
         """The wall time is over and more of it is to be asked for."""
-        self._task: asyncio.Task[TurnEnd] | None = None
         self._announced = recovery is not None
         self._resumed = False
         """The recovery was told."""
@@ -97,16 +95,9 @@ class Turn:
         return settings
 
     def stop(self, kind: StopKind) -> None:
-        """End the turn at its next await point. The first reason wins; too late is harmless.
-
-        Time that is over is no reason any more when somebody wants the turn to stop: it might be asked for more.
-        """
-        if self._stop not in (None, "wall_time") or self.state.at_end:
-            return
-        self._stop = kind
-        if self._task is not None:
-            self._cancels += 1
-            self._task.cancel()
+        """End the turn at its next await point. Too late is harmless."""
+        if not self.state.at_end:
+            self._switch.pull(kind)
 
     def steer(self, submission: Submission) -> None:
         """Input for the running turn; after a recovery perhaps the input that started it."""
@@ -120,7 +111,7 @@ class Turn:
 
     async def run(self) -> TurnEnd:
         """Run to its end, a park or a hand-over. LeaseLost passes through."""
-        self._task = asyncio.current_task()
+        self._switch.attach()
         self._journal.turn_id = self.id
         attributes: dict[str, str | int | float | bool] = {
             "gen_ai.operation.name": "invoke_agent",
@@ -141,31 +132,22 @@ class Turn:
         if not self._allowance.waits:
             self._watchdog.arm()
         try:
-            while self._why_stop() is None:
+            while self._switch.why() is None:
                 try:
                     return await self._work()
                 except asyncio.CancelledError:
-                    why = self._why_stop()
+                    why = self._switch.why()
                     if why is None:
                         raise
-                    self._cancellation_seen()
+                    self._switch.seen()
                     if why == "wall_time" and self._allowance.asks:
-                        self._stop, self._out_of_time = None, True
+                        self._switch.reset()
+                        self._out_of_time = True
             self.state.at_end = True
             self._announce()
             return await self._stopped()
         finally:
             self._watchdog.disarm()
-
-    def _why_stop(self) -> StopKind | None:
-        """Looked at anew each time: it is set from outside."""
-        return self._stop
-
-    def _cancellation_seen(self) -> None:
-        task = asyncio.current_task()
-        while task is not None and self._cancels:
-            self._cancels -= 1
-            task.uncancel()
 
     async def _work(self) -> TurnEnd:
         try:
@@ -195,7 +177,7 @@ class Turn:
         return "completed"
 
     async def _stopped(self) -> TurnEnd:
-        match self._stop:
+        match self._switch.why():
             case "suspend":
                 return await self._ending.suspended(self._step)
             case "wall_time":
@@ -242,6 +224,8 @@ class Turn:
 
     async def _begin(self) -> None:
         """All that comes before the first step. Called again after more budget was given, it goes on where it was cut off."""
+        if not self._allowance.waits:
+            self._prewarm()
         if self._recovery is not None:
             await self._recover(self._recovery)
         else:
@@ -441,6 +425,17 @@ class Turn:
         await self._journal.commit(records.hook_note(new_id(self._clock.now_ms()), verdict.block))
         return True
 
+    @property
+    def _request_kind(self) -> Literal["turn", "review"]:
+        return "review" if self.kind == "review" else "turn"
+
+    def _prewarm(self) -> None:
+        """The model is got ready while the box starts and the repository is looked at."""
+        ahead = request_of_turn(
+            self._thread, self._registry, turn_id=self.id, output_schema=self.output_schema, kind=self._request_kind
+        )
+        self._thread.ports.model.prewarm(ahead)
+
     def _new_step(self, *, final: bool = False) -> Step:
         number = f"{self.segment}.{self._steps}"
         return Step(
@@ -451,7 +446,7 @@ class Turn:
             number=number,
             output_schema=self.output_schema,
             final=final,
-            kind="review" if self.kind == "review" else "turn",
+            kind=self._request_kind,
         )
 
     async def _finished(self) -> bool:

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple, assert_never
 
-from patchyard.protocol.budgets import UNITS, figure
-from patchyard.protocol.events import BudgetRequest, ExecApprovalRequest, PatchApprovalRequest, RequestUserInput, UserQuestion
+from patchyard.protocol.budgets import UNITS, BudgetRequest, figure
+from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest, RequestUserInput, UserQuestion
 
 from .text import one_line, safe
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from patchyard.protocol import events, items
-from patchyard.protocol.budgets import UNITS, figure
+from patchyard.protocol.budgets import UNITS, BudgetRequest, figure
 from patchyard.protocol.events import Event
 from patchyard.protocol.items import ItemStatus
 
@@ -67,12 +67,7 @@ class StreamView:
                 self._workspace(msg)
             case events.PatchProduced() | events.VerificationStarted() | events.VerificationCompleted():
                 self._result(msg)
-            case (
-                events.ExecApprovalRequest()
-                | events.PatchApprovalRequest()
-                | events.RequestUserInput()
-                | events.BudgetRequest()
-            ):
+            case events.ExecApprovalRequest() | events.PatchApprovalRequest() | events.RequestUserInput() | BudgetRequest():
                 self._question(msg)
             case (
                 events.Warning_()

@@ -9,9 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 from patchyard.cli.errors import UsageError
 from patchyard.cli.render.questions import Question, id_of, used_of
 from patchyard.client import PatchyardClient
-from patchyard.protocol.budgets import UNITS, why_not
+from patchyard.protocol.budgets import UNITS, BudgetRequest, why_not
 from patchyard.protocol.events import (
-    BudgetRequest,
     DurableMsg,
     ExecApprovalRequest,
     PatchApprovalRequest,

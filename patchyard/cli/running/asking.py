@@ -11,8 +11,8 @@ from rich.console import Console
 
 from patchyard.cli.render.questions import id_of
 from patchyard.client import PatchyardError
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.events import (
-    BudgetRequest,
     Event,
     ExecApprovalRequest,
     PatchApprovalRequest,

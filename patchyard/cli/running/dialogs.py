@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from patchyard.cli.render.questions import input_lines, proposed
 from patchyard.protocol.approvals import SessionScope
-from patchyard.protocol.budgets import UNITS, figure, why_not
-from patchyard.protocol.events import BudgetRequest, ExecApprovalRequest, PatchApprovalRequest, RequestUserInput
+from patchyard.protocol.budgets import UNITS, BudgetRequest, figure, why_not
+from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest, RequestUserInput
 from patchyard.protocol.ops import (
     ApprovalDecision,
     BudgetAnswer,

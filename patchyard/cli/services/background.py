@@ -19,7 +19,7 @@ from .supervisor import stop_orphans
 
 DEFAULT_WORKERS = 1
 """One process runs up to 200 turns at once; on a machine of its own, one per core is better."""
-_START_TIMEOUT_S = 240.0
+_START_TIMEOUT_S = 330.0
 """Above the sum of the processes' own limits, so that theirs speak first."""
 _STOP_TIMEOUT_S = 60.0
 

@@ -28,6 +28,8 @@ _QUIET_START_S = 8.0
 """A worker that fails does so while it loads, well within this."""
 
 
+_START_S = 90.0
+"""API and workers load their libraries; on a slow machine with a cold cache that takes a while. A failure is seen at once."""
 _REDIS_START_S = 120.0
 """A big journal is read for a while before the first answer."""
 _LOOK_EVERY_S = 0.2
@@ -134,6 +136,7 @@ class Supervisor:
             env=self._child_env(),
             pass_fds=(fd,),
             remedy="The log says why. `patchyard doctor` checks what the API needs.",
+            start_timeout_s=_START_S,
             stop_timeout_s=10,
         )
 
@@ -156,7 +159,7 @@ class Supervisor:
             ready=ready,
             env=self._child_env(),
             remedy="The log says why. `patchyard doctor` checks what a worker needs.",
-            start_timeout_s=60,
+            start_timeout_s=_START_S,
             stop_timeout_s=_WORKER_STOP_S,
         )
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.events import (
-    BudgetRequest,
     DurableMsg,
     ExecApprovalRequest,
     HookCompleted,

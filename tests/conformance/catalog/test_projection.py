@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from patchyard.adapters.catalog import Catalog, Projected, ProjectionGap
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import (
-    BudgetRequest,
     ExecApprovalRequest,
     RequestResolved,
     TaskStatusChanged,

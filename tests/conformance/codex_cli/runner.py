@@ -16,7 +16,7 @@ from tests.conformance.codex_cli.cases import Case, LiveScript
 from tests.conformance.codex_cli.shape import Observed, observe
 
 AT_ONCE = 2
-LIMIT_S = 40
+LIMIT_S = 120
 """Of one program and one case."""
 DOCKER_HOST = os.environ.get("PATCHYARD_DOCKER_HOST", "unix:///var/run/docker.sock")
 

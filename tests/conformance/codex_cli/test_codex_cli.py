@@ -10,6 +10,7 @@ import pytest
 from patchyard.replay import parse_script
 from patchyard.testing.replay_model import ReplayModel
 from tests.conformance.codex_cli.codex_program import CodexHome, install
+from tests.waiting import PROCESS_S
 
 SCRIPT = """
 steps:
@@ -56,7 +57,7 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PROCESS_S,
     )
 
 

@@ -21,7 +21,7 @@ REQUIRED = {
     "sandboxImage": "sha256:0",
 }
 
-pytestmark = [pytest.mark.registry, pytest.mark.node, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.registry, pytest.mark.node, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -42,11 +42,11 @@ class _Flood:
             writer.write(wrap(f'{{"type":"response.output_text.delta","item_id":"{number % 2}","delta":"{PAD}"}}'))
             self.sent = number + 1
             if writer.transport.get_write_buffer_size() > 64 * 1024:
-                try:
-                    await asyncio.wait_for(writer.drain(), 1)
-                except TimeoutError:
+                drained = asyncio.ensure_future(writer.drain())
+                await asyncio.wait({drained}, timeout=1)
+                if not drained.done():
                     self.stalled.set()
-                    await writer.drain()
+                await drained
         writer.write(wrap('{"type":"response.completed","response":{"id":"r"}}'))
         await writer.drain()
         self.done.set()

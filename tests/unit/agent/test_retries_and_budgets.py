@@ -214,10 +214,14 @@ def test_a_budget_of_money_counts_what_has_a_price():
     assert h.of_type("token_count")[-1].cost_usd == 2.1
 
 
-def test_without_a_price_the_cost_is_not_known():
-    h = AgentHarness([says("ok")], spec=ends_at(cost_usd=0.01))
+def test_without_a_price_the_cost_is_not_known_and_people_are_told_once():
+    steps = [response(shell("ls", "c1")), says("ok")]
+    h = AgentHarness(steps, commands=[Command("ls")], spec=ends_at(cost_usd=0.01))
     run(h)
     assert h.end().cost_usd is None
+    (warning,) = h.of_type("warning")
+    assert "No price is configured for the model model-x" in warning.message
+    assert "0.01 US dollars" in warning.message
 
 
 def test_wall_time_breaks_a_hanging_stream():

@@ -15,9 +15,8 @@ from patchyard.cli.errors import UsageError
 from patchyard.cli.running.answers import AskedFold, answer_to, limits_of
 from patchyard.cli.running.asking import Asker
 from patchyard.client import PatchyardError
+from patchyard.protocol.budgets import BudgetMeter, BudgetRequest
 from patchyard.protocol.events import (
-    BudgetMeter,
-    BudgetRequest,
     Event,
     ExecApprovalRequest,
     PatchApprovalRequest,

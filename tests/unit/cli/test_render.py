@@ -10,8 +10,9 @@ from patchyard.cli.render.text import amount, duration, money, one_line, safe
 from patchyard.cli.render.trace import trace_tree
 from patchyard.cli.running.outcome import exit_code_of
 from patchyard.protocol import events
+from patchyard.protocol.budgets import BudgetMeter, BudgetRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import BudgetMeter, DurableMsg, Event, LiveMsg, UserQuestion
+from patchyard.protocol.events import DurableMsg, Event, LiveMsg, UserQuestion
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import AgentMessageItem, CommandExecutionItem, FileChangeItem, FileUpdate, ItemStatus, PlanStep
 from patchyard.protocol.model_items import TokenUsage
@@ -113,7 +114,7 @@ def test_questions_say_how_to_answer() -> None:
 
 def test_a_budget_that_is_used_up_is_shown_with_what_yes_means() -> None:
     meters = (BudgetMeter(budget="tokens", used=2_000_123, limit=2_000_000), BudgetMeter(budget="cost_usd", used=0.5, limit=3))
-    request = events.BudgetRequest(
+    request = BudgetRequest(
         request_id="A4",
         budget="tokens",
         used=2_000_123,

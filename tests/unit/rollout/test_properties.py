@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchyard.adapters.store import Body, ObjectPage, ObjectSlice, StoredSegments, StoreUnavailable
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.events import (
-    BudgetRequest,
     ExecApprovalRequest,
     ItemCompleted,
     ItemStarted,

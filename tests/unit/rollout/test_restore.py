@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from patchyard.adapters.store import StoredSegments
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import (
-    BudgetRequest,
     ExecApprovalRequest,
     ItemCompleted,
     ItemStarted,

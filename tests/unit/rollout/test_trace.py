@@ -1,8 +1,8 @@
 """The span tree of a thread."""
 
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import (
-    BudgetRequest,
     ExecApprovalRequest,
     HookCompleted,
     HookStarted,

@@ -188,7 +188,7 @@ export type Compacted = {
   window_number: number;
   replacement_history: Array<Message | Reasoning | FunctionCall | FunctionCallOutput | CustomToolCall | CustomToolCallOutput | CompactionItem | OpaqueItem>;
   summary?: string | null;
-  reason: "manual" | "context_limit" | "model_downshift" | "model_changed";
+  reason: "manual" | "context_limit" | "model_asked" | "model_downshift" | "model_changed";
   method?: "local" | "remote" | "token_budget" | null;
 };
 
