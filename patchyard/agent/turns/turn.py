@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from patchyard.agent.budget import Spend
 from patchyard.agent.config import Settings
-from patchyard.agent.context import tokens
 from patchyard.agent.context.history import Call
 from patchyard.agent.context.surroundings import Surroundings, look, tell
 from patchyard.agent.errors import BudgetExceeded, CompactionRefused, ContextOverflow, ParkTurn, StopTurn, TurnError
@@ -28,9 +26,11 @@ from patchyard.protocol.tasks import TurnStatus
 from patchyard.rollout import UnfinishedTurn
 
 from . import records
+from .allowance import MoreBudget, spend_of
 from .ending import Ending
 from .state import StopKind, TurnEnd, TurnState
 from .step import Step, StepResult, request_of_turn
+from .stopping import StopSwitch, Watchdog
 from .windows import TurnWindows
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Turn:
         if submission is not None and isinstance(submission.op, TurnInput):
             self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
-        spend = _spend(thread, recovery, thread.ports.clock.now_ms())
+        spend = spend_of(thread, recovery.turn if recovery is not None else None)
         thread.agents.serve(turn_id, spend)
         self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
@@ -71,9 +71,18 @@ class Turn:
         self._journal = thread.journal
         self._clock = thread.ports.clock
         self._ending = Ending(self.state)
-        self._stop: StopKind | None = None
-        self._task: asyncio.Task[TurnEnd] | None = None
+        self._allowance = MoreBudget(self.state, declined=recovery is not None and recovery.turn.budget_declined)
+        self._watchdog = Watchdog(spend, self._clock, lambda: self.stop("wall_time"))
+        self._switch = StopSwitch()
+        self._out_of_time = False
+        """The wall time is over and more of it is to be asked for."""
         self._announced = recovery is not None
+        self._resumed = False
+        """The recovery was told."""
+        self._waiting_calls: Sequence[Call] = ()
+        """Calls that waited for a person when the turn was parked, or behind one that did."""
+        self._blocked: ErrorInfo | None = None
+        """A hook does not let the turn go on with its input."""
         self._step: Step | None = None
         self._steps = 0
         self._stop_hook_active = False
@@ -86,12 +95,9 @@ class Turn:
         return settings
 
     def stop(self, kind: StopKind) -> None:
-        """End the turn at its next await point. The first reason wins; too late is harmless."""
-        if self._stop is not None or self.state.at_end:
-            return
-        self._stop = kind
-        if self._task is not None:
-            self._task.cancel()
+        """End the turn at its next await point. Too late is harmless."""
+        if not self.state.at_end:
+            self._switch.pull(kind)
 
     def steer(self, submission: Submission) -> None:
         """Input for the running turn; after a recovery perhaps the input that started it."""
@@ -105,7 +111,7 @@ class Turn:
 
     async def run(self) -> TurnEnd:
         """Run to its end, a park or a hand-over. LeaseLost passes through."""
-        self._task = asyncio.current_task()
+        self._switch.attach()
         self._journal.turn_id = self.id
         attributes: dict[str, str | int | float | bool] = {
             "gen_ai.operation.name": "invoke_agent",
@@ -123,25 +129,29 @@ class Turn:
         return end
 
     async def _guarded(self) -> TurnEnd:
-        watchdog = asyncio.create_task(self._watch_wall_time())
+        if not self._allowance.waits:
+            self._watchdog.arm()
         try:
-            try:
-                if self._stop is None:
+            while self._switch.why() is None:
+                try:
                     return await self._work()
-            except asyncio.CancelledError:
-                if self._stop is None:
-                    raise
-                asyncio.current_task().uncancel()  # type: ignore[union-attr]
+                except asyncio.CancelledError:
+                    why = self._switch.why()
+                    if why is None:
+                        raise
+                    self._switch.seen()
+                    if why == "wall_time" and self._allowance.asks:
+                        self._switch.reset()
+                        self._out_of_time = True
             self.state.at_end = True
             self._announce()
             return await self._stopped()
         finally:
-            watchdog.cancel()
+            self._watchdog.disarm()
 
     async def _work(self) -> TurnEnd:
         try:
-            await self._begin()
-            await self._loop()
+            await self._through()
         except ParkTurn as parked:
             self.state.at_end = True
             return await self._ending.park(parked)
@@ -167,7 +177,7 @@ class Turn:
         return "completed"
 
     async def _stopped(self) -> TurnEnd:
-        match self._stop:
+        match self._switch.why():
             case "suspend":
                 return await self._ending.suspended(self._step)
             case "wall_time":
@@ -177,28 +187,64 @@ class Turn:
             case _:
                 return await self._ending.interrupted(self._step)
 
-    async def _watch_wall_time(self) -> None:
-        left = self.state.spend.wall_time_left(self._clock.now_ms())
-        if left is not None:
-            await self._clock.sleep(max(left, 0))
-            self.stop("wall_time")
+    # --- budgets
+
+    async def _through(self) -> None:
+        """From the beginning to the last step, and on from there whenever a person gave more budget."""
+        while True:
+            try:
+                if self._out_of_time:
+                    await self._ending.out_of_time(self._step)
+                    self._out_of_time = False
+                    self.state.spend.check(self._clock.now_ms())
+                await self._begin()
+                return await self._loop()
+            except BudgetExceeded:
+                if not await self._more_budget():
+                    raise
+
+    async def _more_budget(self) -> bool:
+        """Whether a person raises the limits. Nobody's time runs while they think."""
+        self._watchdog.disarm()
+        try:
+            return await self._allowance.more()
+        finally:
+            self._watchdog.arm()
+
+    async def _last_step(self) -> BudgetExceeded | None:
+        """The budget that leaves only an answer to be given; raised when not even that is left."""
+        spend = self.state.spend
+        while (over := spend.exceeded(self._clock.now_ms())) is not None and await self._more_budget():
+            pass
+        if over is not None and (over.hard or spend.wrapped_up):
+            raise over
+        return over
 
     # --- beginning
 
     async def _begin(self) -> None:
-        self._prewarm()
+        """All that comes before the first step. Called again after more budget was given, it goes on where it was cut off."""
+        if not self._allowance.waits:
+            self._prewarm()
         if self._recovery is not None:
             await self._recover(self._recovery)
-            return
+        else:
+            await self._start()
+        if self._blocked is not None:
+            raise TurnError(self._blocked)
+
+    async def _start(self) -> None:
         thread = self._thread
-        if thread.config.spec.repository.type != "none" and not thread.history.items:
-            thread.ports.sandbox.prepare()
-        self._announce()
-        if self._journal.world is None:
-            # The first look at the repository may take a while: people see the turn meanwhile.
-            await self._journal.flush()
-        await self._windows.before_input()
-        await self._record_input()
+        if not self._announced:
+            if thread.config.spec.repository.type != "none" and not thread.history.items:
+                thread.ports.sandbox.prepare()
+            self._announce()
+            if self._journal.world is None:
+                # The first look at the repository may take a while: people see the turn meanwhile.
+                await self._journal.flush()
+        if not self.state.input_recorded:
+            await self._windows.before_input()
+            await self._record_input()
 
     def _announce(self) -> None:
         """The first records of a turn."""
@@ -241,11 +287,11 @@ class Turn:
             *self.state.input_records(for_model=refusal is None),
             *hooks.notes(prompted),
         )
-        await self._journal.commit(*payloads, submission_id=self.id, consumed=consumed)
         if started.stop is not None:
-            raise TurnError(_stopped_by_hook("SessionStart", started.stop))
-        if refusal is not None:
-            raise TurnError(_stopped_by_hook("UserPromptSubmit", refusal))
+            self._blocked = _stopped_by_hook("SessionStart", started.stop)
+        elif refusal is not None:
+            self._blocked = _stopped_by_hook("UserPromptSubmit", refusal)
+        await self._journal.commit(*payloads, submission_id=self.id, consumed=consumed)
 
     def _lasting_settings(self) -> Settings:
         """What later turns go on with."""
@@ -260,7 +306,11 @@ class Turn:
         if thread.session_started:
             return NOTHING
         thread.session_started = True
-        return await thread.hooks.session_start("resume" if thread.resumed else "startup")
+        try:
+            return await thread.hooks.session_start("resume" if thread.resumed else "startup")
+        except asyncio.CancelledError:
+            thread.session_started = False
+            raise
 
     async def _surroundings(self) -> Sequence[LinePayload]:
         told = tell(await self._look(), self._journal.world)
@@ -273,18 +323,21 @@ class Turn:
 
     async def _recover(self, recovery: Recovery) -> None:
         turn = recovery.turn
-        reason = "unparked" if turn.parked is not None else self._thread.config.recovery_reason
-        self._journal.post(TurnRecovered(segment=self.segment, reason=reason))
-        again = self._ending.close_lost_calls(everything_waited=turn.parked is not None)
-        if turn.input_recorded:
-            self.state.input_recorded = True
+        if not self._resumed:
+            self._resumed = True
+            reason = "unparked" if turn.parked is not None else self._thread.config.recovery_reason
+            self._journal.post(TurnRecovered(segment=self.segment, reason=reason))
+            self._waiting_calls = self._ending.close_lost_calls(everything_waited=turn.parked is not None)
+            self.state.input_recorded = turn.input_recorded
+        if self._allowance.waits and not await self._more_budget() and not self.state.input_recorded:
+            self.state.spend.check(self._clock.now_ms())
+        if self.state.input_recorded:
             self._journal.post(*await self._surroundings())
         else:
             await self._own_submission()
             await self._windows.before_input()
             await self._record_input()
-        if again:
-            await self._finish_calls(again)
+        await self._finish_waiting_calls()
 
     async def _own_submission(self) -> None:
         """Wait until what started the turn was received again."""
@@ -292,8 +345,10 @@ class Turn:
             self.state.news.clear()
             await self.state.wait_news()
 
-    async def _finish_calls(self, calls: Sequence[Call]) -> None:
-        """Calls that waited for a person or for agents, or behind one that did."""
+    async def _finish_waiting_calls(self) -> None:
+        calls, self._waiting_calls = self._waiting_calls, ()
+        if not calls:
+            return
         self._step = self._new_step()
         for call in calls:
             self._step.runner.start(call, again=True)
@@ -313,12 +368,12 @@ class Turn:
     async def _one_step(self) -> bool:
         """A step; True when the model expects another one. Steers that came meanwhile are delivered before the next."""
         spend = self.state.spend
-        over = self._last_step()
-        if self._steps:
+        over = await self._last_step()
+        if self._steps or self._allowance.granted:
             await self._take_steers()
         elif self.segment and over is None:
             await self._windows.between_steps()
-        over = self._last_step()
+        over = await self._last_step()
         if spent := spend.nearly_spent(self._clock.now_ms()):
             told = records.wrap_up_note if over is None else records.last_answer_note
             self._journal.post(*told(spent, self.id))
@@ -337,13 +392,6 @@ class Turn:
         if self.state.spend.exceeded(self._clock.now_ms()) is None:
             await self._windows.between_steps()
         return await self.state.deliver_steers()
-
-    def _last_step(self) -> BudgetExceeded | None:
-        """The budget that leaves only an answer to be given; raised when not even that is left."""
-        over = self.state.spend.exceeded(self._clock.now_ms())
-        if over is not None and (over.hard or self.state.spend.wrapped_up):
-            raise over
-        return over
 
     async def _sample(self, *, final: bool) -> StepResult:
         """A request with its calls; when it does not fit into the window, once more in a new one."""
@@ -430,26 +478,3 @@ class Turn:
 
 def _stopped_by_hook(event: str, reason: str) -> ErrorInfo:
     return ErrorInfo.of(ErrorCode.HOOK_BLOCKED, f"A {event} hook ended the turn: {reason}", event=event)
-
-
-def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
-    budgets = thread.config.spec.budgets
-    if recovery is None:
-        return Spend(budgets, now_ms)
-    turn = recovery.turn
-    told = records.was_told_to_wrap_up(thread.journal.world, turn.turn_id)
-    usage, cost = turn.usage, turn.cost_usd
-    agents = thread.agents.spent_in(turn.turn_id)
-    for child in agents:
-        usage, cost = tokens.add(usage, child.usage), tokens.add_cost(cost, child.cost_usd)
-    return Spend(
-        budgets,
-        # As if it had begun just so long ago as it was worked on: time without a worker is nobody's work.
-        now_ms - turn.active_ms,
-        model_requests=turn.model_requests + sum(child.model_requests for child in agents),
-        tool_calls=turn.tool_calls + sum(child.tool_calls for child in agents),
-        usage=usage,
-        cost_usd=cost,
-        warned=told,
-        wrapped_up=told,
-    )
