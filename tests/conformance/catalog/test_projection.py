@@ -195,6 +195,8 @@ def test_a_task_is_what_its_events_say(url: str) -> None:
         assert await after(more) == ("running", "running")
         assert await after(TurnParked(reason="user_input")) == ("waiting", "user_input")
         assert await after(TurnRecovered(segment=2, reason="unparked")) == ("running", "running")
+        assert await after(TurnParked(reason="agents")) == ("waiting", "agents")
+        assert await after(TurnRecovered(segment=3, reason="unparked")) == ("running", "running")
         assert await after(VerificationStarted(round=1, command="true")) == ("verifying", "verifying")
         assert await after(TurnFailed(error=error, usage=USAGE, cost_usd=1.0)) == ("failed", "budget_exceeded")
         task = await catalog.get_task("default", thread.task_id)
