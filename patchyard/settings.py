@@ -211,6 +211,8 @@ class Settings(BaseSettings):
     """A worker that is silent for so long has lost its threads."""
     hold_time_s: float = Field(default=120, gt=0)
     """How long a turn waits for an answer in its slot before it parks."""
+    question_expiry_s: float = Field(default=24 * 3600, gt=0)
+    """How long a question waits for an answer at all; then it counts as a no."""
     agents_limit: int = Field(default=4, ge=1, le=16)
     """Agents that a turn's agent may have open at once."""
     agents_depth: int = Field(default=1, ge=0, le=4)

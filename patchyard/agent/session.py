@@ -8,6 +8,7 @@ from typing import Any
 from patchyard.protocol.errors import NotSubmittedReason
 from patchyard.protocol.events import OpApplied, OpRejected, ThreadClosed, ThreadSettingsApplied
 from patchyard.protocol.ops import (
+    BudgetAnswer,
     CleanBackgroundTerminals,
     Compact,
     DynamicToolResponse,
@@ -192,7 +193,7 @@ class Session:
                 self._interrupt(submission, op)
             case Shutdown():
                 self._shut_down(submission)
-            case ExecApproval() | PatchApproval() | UserInputAnswer():
+            case ExecApproval() | PatchApproval() | UserInputAnswer() | BudgetAnswer():
                 self._answer(submission, op)
             case ThreadSettings():
                 self._thread.settings = self._thread.settings.merged(op.overrides)

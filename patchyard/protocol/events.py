@@ -10,11 +10,13 @@ from pydantic import Field
 
 from ._model import WireModel
 from .approvals import ApprovalRule, SessionScope
+from .budgets import BudgetRequest
 from .errors import ErrorInfo, NotSubmittedReason
 from .ids import TenantId
 from .items import FileUpdate, Item, PlanStep
 from .model_items import TokenUsage
 from .ops import ApprovalDecision, TraceContext, TurnOverrides
+from .policies import BudgetLimits
 from .tasks import PatchSummary, TaskStatus, VerifyResult
 
 # --- life cycle ---------------------------------------------------------------------------------
@@ -303,6 +305,8 @@ class RequestResolved(WireModel):
     type: Literal["request_resolved"] = "request_resolved"
     request_id: str
     decision: ApprovalDecision | Literal["answered", "expired", "void"]
+    budgets: BudgetLimits | None = None
+    """Limits that hold for the turn from now on, where a person gave it more budget."""
 
 
 class ApprovalRemembered(WireModel):
@@ -396,6 +400,7 @@ DurableMsg = Annotated[
     | ExecApprovalRequest
     | PatchApprovalRequest
     | RequestUserInput
+    | BudgetRequest
     | RequestResolved
     | ApprovalRemembered
     | Warning_

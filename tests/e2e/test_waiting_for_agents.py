@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from patchyard.protocol.rollout_lines import EventMsgLine, ResponseItemLine
 from patchyard.replay import Script
 from patchyard.replay.script import CallStep
 from patchyard.rollout import decode_line
+from tests.waiting import WAIT_S
 
 from .repositories import buggy_repository
 from .service import Service, Task, running_service
 from .test_agents import tool
 from .test_patch import call, say, spec
 
-pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(400)]
 
 LONG = 600_000
 DEEP = {"PATCHYARD_AGENTS_DEPTH": "2"}
@@ -137,7 +139,7 @@ def test_a_worker_that_dies_while_its_turn_waits_parked_changes_nothing(tmp_path
         task = await service.create(spec(None, "root"))
         await task.wait_for("turn_parked")
         os.kill(service.workers[0].pid, signal.SIGKILL)
-        await asyncio.to_thread(service.workers[0].wait, 20)
+        await asyncio.to_thread(service.workers[0].wait, WAIT_S)
         await service.start_worker(slots=1)
         events = await task.ended()
         assert_one_turn(task, events, "turn_completed")
@@ -183,7 +185,8 @@ def test_an_interrupt_of_a_turn_that_waits_parked_ends_its_agents_and_their_comm
 async def file_in_box(service: Service, name: str) -> Path:
     """A file that a command has written into its work tree."""
     checkouts = service.settings.home / "workspaces" / "checkouts"
-    for _ in range(600):
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
         if found := list(checkouts.glob(f"*/workspace/{name}")):
             return found[0]
         await service.news_or(0.1)
@@ -191,7 +194,8 @@ async def file_in_box(service: Service, name: str) -> Path:
 
 
 async def until_no_container(service: Service) -> None:
-    for _ in range(100):
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
         if not service.containers():
             return
         await service.news_or(0.2)

@@ -236,6 +236,7 @@ class Segment:
             recovery_reason=reason,
             stream_retries=settings.model_stream_retries,
             hold_time_s=settings.hold_time_s,
+            question_expiry_s=settings.question_expiry_s,
             secrets=self._parts.secrets,
             agents_limit=settings.agents_limit,
             agents_depth_limit=settings.agents_depth,

@@ -84,7 +84,12 @@ class Ending:
 
     # --- closing
 
-    async def _close(self, step: Step | None, why: str) -> None:
+    async def out_of_time(self, step: Step | None) -> None:
+        """The wall time is over and a person is asked for more: the step ends here, the turn and its agents do not."""
+        await self._close(step, records.OUT_OF_TIME, agents=False)
+        await self._journal.flush()
+
+    async def _close(self, step: Step | None, why: str, *, agents: bool = True) -> None:
         """Stop what runs, answer open calls, close open items and questions."""
         grace = self._thread.config.interrupt_grace_s
         if self._state.keep_background:
@@ -92,7 +97,9 @@ class Ending:
         killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace, kept=False))
         if step is not None:
             await step.runner.abort(why)
-        await asyncio.gather(killing, self._thread.agents.close_all(grace_s=grace))
+        if agents:
+            await self._thread.agents.close_all(grace_s=grace)
+        await killing
         for call in self._thread.history.open_calls():
             self._journal.post(output_for(call, why))
         self._thread.questions.void_all()

@@ -18,6 +18,7 @@ from tests.conformance.agent.test_session_over_queue import OverQueue
 from tests.conformance.queue.conftest import backend, server_urls  # noqa: F401
 from tests.conformance.queue.kit import kit as opened
 from tests.conformance.queue.kit import say
+from tests.waiting import WAIT_S
 
 WRITES = ("commit", "finish_turn", "park")
 
@@ -60,7 +61,7 @@ async def interrupted_turn(kit, dies, number, *, after):
     h = OverQueue(kit, thread, steps, commands=[Command("ls", b"a.py")])
     await h.own()
     task = asyncio.create_task(h.serve())
-    await asyncio.wait_for(holds[0].reached.wait(), 10)
+    await asyncio.wait_for(holds[0].reached.wait(), WAIT_S)
     steer = await kit.submit(thread, say("more"))
     stop = await kit.submit(thread, Interrupt())
     dies.at(number, h.channel, after=after)
@@ -68,7 +69,7 @@ async def interrupted_turn(kit, dies, number, *, after):
     await task
     crashed, dies.left = dies.dead, None
     if crashed and (await kit.core.thread_state(thread)).worker:
-        await kit.reap_until(thread)
+        await kit.lose(thread)
         await h.own("w2")
         with contextlib.suppress(LeaseLost):
             await h.serve()
@@ -78,8 +79,9 @@ async def interrupted_turn(kit, dies, number, *, after):
 @pytest.mark.parametrize("after", [False, True])
 def test_an_interrupt_is_answered_once_wherever_the_worker_dies(backend, after):  # noqa: F811
     async def main():
-        async with opened(lambda: dies_over(backend), lease_ttl_s=0.2) as kit:
-            dies = kit.server.inner
+        async with opened(backend) as kit:
+            dies = Dies(kit.server)
+            kit.core._backend = dies
             for number in range(12):
                 lines, steer, stop, crashed = await interrupted_turn(kit, dies, number, after=after)
                 events = [line.payload for line in lines if line.type == "event_msg"]
@@ -96,10 +98,6 @@ def test_an_interrupt_is_answered_once_wherever_the_worker_dies(backend, after):
             raise AssertionError("it wrote more often than anybody expected")
 
     asyncio.run(main())
-
-
-def dies_over(make):
-    return Dies(make())
 
 
 def test_what_waits_when_a_thread_is_closed_is_answered(backend):  # noqa: F811

@@ -39,6 +39,7 @@ FIX_OPTIONS = {
     "--sandbox",
     "--approval",
     "--model",
+    "--budget",
     "--json",
     "--no-start",
     "--no-wait",

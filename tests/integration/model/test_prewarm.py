@@ -18,6 +18,7 @@ from patchyard.testing.builders import spec, turn_input
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_sandbox import ScriptedSource
 from tests.integration.model.test_websocket import CALLS, Scene, play, records, text_of, user
+from tests.waiting import WAIT_S
 from workers.parts import SystemClock
 
 
@@ -166,7 +167,7 @@ Handler = Callable[[ServerConnection], Awaitable[None]]
 @asynccontextmanager
 async def asked(handler: Handler, **config: Any) -> AsyncIterator[Scene]:
     """A client of a server that is only this handler."""
-    async with asyncio.timeout(20), serve(handler, "127.0.0.1", 0) as server:
+    async with asyncio.timeout(WAIT_S), serve(handler, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         provider = ProviderConfig(base_url=f"http://127.0.0.1:{port}/v1", supports_websockets=True, **config)
         async with ModelTransport() as transport, ResponsesClient(provider, transport) as client:
@@ -293,7 +294,7 @@ def test_the_model_is_got_ready_before_the_box_and_the_repository_are_there() ->
         await server.start()
         config = ProviderConfig(base_url=server.base_url, supports_websockets=True)
         try:
-            async with asyncio.timeout(30), ModelTransport() as transport, ResponsesClient(config, transport) as client:
+            async with asyncio.timeout(WAIT_S), ModelTransport() as transport, ResponsesClient(config, transport) as client:
                 it = AgentHarness(spec=spec())
                 it.clock = SystemClock()  # type: ignore[assignment]
                 it.model = client  # type: ignore[assignment]

@@ -341,7 +341,11 @@ def test_a_wait_goes_on_after_a_crash():
 
 
 def test_an_expensive_agent_ends_the_turn():
-    h = harness([spawn("a"), wait(), says("bye")], [Child("a", "x", tokens=9000)], spec=spec(budgets=Budgets(tokens=5000)))
+    h = harness(
+        [spawn("a"), wait(), says("bye")],
+        [Child("a", "x", tokens=9000)],
+        spec=spec(budgets=Budgets(tokens=5000, when_spent="end")),
+    )
     run(h)
     assert h.end().error.code == "budget_exceeded"
 

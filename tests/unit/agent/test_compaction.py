@@ -432,7 +432,7 @@ def test_an_empty_summary_is_none():
 
 def test_budgets_count_it():
     steps = [full_step(), says("sum"), response(shell("ls", "c2"))]
-    h = harness(steps, commands=[Command("ls")] * 2, spec=spec(budgets=Budgets(model_requests=3)))
+    h = harness(steps, commands=[Command("ls")] * 2, spec=spec(budgets=Budgets(model_requests=3, when_spent="end")))
     run(h)
     assert h.end().error.code is ErrorCode.BUDGET_EXCEEDED
     assert h.end().model_requests == 3

@@ -98,13 +98,52 @@ export type ArchiveSource = {
   format: "bundle" | "tar";
 };
 
-/** Spend budgets of one turn. None: no limit of that kind. A limit that is reached ends the turn as `budget_exceeded`. */
+/** Answer to a question about a budget that is used up. `decline`: the turn ends as if nobody had been asked. */
+export type BudgetAnswer = {
+  type: "budget_answer";
+  request_id: string;
+  decision: "accept" | "decline" | "cancel";
+  budgets?: BudgetLimits | null;
+};
+
+/** Limits that take the place of those in Budgets. None: as it is. */
+export type BudgetLimits = {
+  model_requests?: number | null;
+  tool_calls?: number | null;
+  tokens?: number | null;
+  wall_time_s?: number | null;
+  cost_usd?: number | null;
+};
+
+/** How much of a limited budget is used. */
+export type BudgetMeter = {
+  budget: BudgetName;
+  used: number;
+  limit: number;
+};
+
+/** The spend budgets of a turn, by the name of their limit in Budgets. */
+export type BudgetName = "model_requests" | "tool_calls" | "tokens" | "wall_time_s" | "cost_usd";
+
+/** A budget of the turn is used up: may it have more? */
+export type BudgetRequest = {
+  type: "budget_request";
+  request_id: string;
+  budget: BudgetName;
+  used: number;
+  limit: number;
+  proposed: BudgetLimits;
+  meters?: Array<BudgetMeter>;
+};
+
+/** Spend budgets of one turn. None: no limit of that kind. `when_spent` says what happens at a limit. */
 export type Budgets = {
   model_requests?: number | null;
   tool_calls?: number | null;
   tokens?: number | null;
   wall_time_s?: number | null;
   cost_usd?: number | null;
+  when_spent?: "ask" | "end" | null;
 };
 
 /** An agent that this thread's agent started in a thread of its own. */
@@ -254,7 +293,7 @@ export type Event = {
   ordinal?: number | null;
   submission_id?: string | null;
   turn_id?: string | null;
-  msg: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | RequestResolved | ApprovalRemembered | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted | AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta | PatchProgress | SetupOutputDelta;
+  msg: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest | RequestResolved | ApprovalRemembered | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted | AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta | PatchProgress | SetupOutputDelta;
 };
 
 /** An event, as watchers saw it. */
@@ -264,7 +303,7 @@ export type EventMsgLine = {
   submission_id?: string | null;
   turn_id?: string | null;
   type: "event_msg";
-  payload: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | RequestResolved | ApprovalRemembered | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted;
+  payload: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest | RequestResolved | ApprovalRemembered | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted;
 };
 
 /** Answer to a question about a command. */
@@ -647,6 +686,7 @@ export type RequestResolved = {
   type: "request_resolved";
   request_id: string;
   decision: ApprovalDecision | "answered" | "expired" | "void";
+  budgets?: BudgetLimits | null;
 };
 
 /** The agent asks a person. */
@@ -868,7 +908,7 @@ export type Submission = {
   id: string;
   tenant_id: string;
   thread_id: string;
-  op: TurnInput | Interrupt | CleanBackgroundTerminals | RecoverTurn | SuspendTurnAndShutdown | ThreadSettings | TurnSettings | InterAgentCommunication | ExecApproval | PatchApproval | UserInputAnswer | RequestPermissionsResponse | DynamicToolResponse | ResolveElicitation | RefreshMcpServers | ReloadUserConfig | Compact | Review | RunUserShellCommand | Shutdown;
+  op: TurnInput | Interrupt | CleanBackgroundTerminals | RecoverTurn | SuspendTurnAndShutdown | ThreadSettings | TurnSettings | InterAgentCommunication | ExecApproval | PatchApproval | UserInputAnswer | BudgetAnswer | RequestPermissionsResponse | DynamicToolResponse | ResolveElicitation | RefreshMcpServers | ReloadUserConfig | Compact | Review | RunUserShellCommand | Shutdown;
   trace?: TraceContext | null;
   idempotency_key?: string | null;
   author?: string | null;
