@@ -7,9 +7,9 @@ import socket
 import sys
 
 import uvicorn
-from pydantic import ValidationError
 
 from patchyard.settings import Settings, load
+from patchyard.settings_file import complaint
 
 from .app import create_app
 from .deps import Deps, StartRefused, build
@@ -50,11 +50,15 @@ def main() -> int:
     options = parser.parse_args()
     try:
         settings = load()
+    except ValueError as error:
+        print(f"api: the settings are wrong: {complaint(error)}", file=sys.stderr)
+        return 1
+    try:
         if options.openapi:
             print(openapi_text(settings))
             return 0
         return _serve(settings, options.fd)
-    except (StartRefused, ValidationError) as error:
+    except StartRefused as error:
         print(f"api: {error}", file=sys.stderr)
         return 1
 

@@ -13,7 +13,7 @@ from patchyard.settings import Settings, load
 from . import errors
 from .deps import Deps, build
 from .guard import Guard
-from .routes import artefacts, health, service, tasks, threads
+from .routes import approvals, artefacts, health, service, tasks, threads
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": text, "content": {errors.PROBLEM_TYPE: {}}}
@@ -46,7 +46,7 @@ def create_app(settings: Settings | None = None, *, deps: Deps | None = None) ->
         responses=_REFUSALS,
     )
     app.state.deps = parts
-    for router in (health.router, service.router, tasks.router, threads.router, artefacts.router):
+    for router in (health.router, service.router, tasks.router, threads.router, approvals.router, artefacts.router):
         app.include_router(router)
     errors.install(app)
     app.add_middleware(Guard, max_upload_bytes=parts.settings.max_upload_bytes)

@@ -28,6 +28,8 @@ class Caller:
     tenant_id: str
     local: bool
     """True: the user of this machine, who may name repositories by local paths."""
+    name: str = "local"
+    """Of the token."""
 
 
 class TokenBook:
@@ -50,7 +52,7 @@ class TokenBook:
         if record is None:
             self._known.pop(digest, None)
             return None
-        caller = Caller(record.tenant_id, local=record.local)
+        caller = Caller(record.tenant_id, local=record.local, name=record.name)
         self._known[digest] = (time.monotonic() + _REMEMBER_S, caller)
         self._known.move_to_end(digest)
         while len(self._known) > _REMEMBER_MAX:

@@ -18,6 +18,7 @@ from .auth import TokenBook
 from .desk import TaskDesk
 from .doorbell import CeleryDoorbell, Doorbell
 from .failures import KNOWN
+from .models import ModelBook
 from .records import Records
 from .watching import Watching
 
@@ -46,6 +47,7 @@ class Deps:
     desk: TaskDesk
     records: Records
     watching: Watching
+    models: ModelBook
     observability: Observability
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is told to stop: event streams end, so that it can."""
@@ -147,6 +149,7 @@ def assemble(
         desk=TaskDesk(queue, catalog, bell),
         records=records,
         watching=Watching(queue, hub, records),
+        models=ModelBook(settings),
         observability=setup(settings, "api", version=__version__, logs=False),
     )
 

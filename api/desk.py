@@ -193,6 +193,7 @@ class TaskDesk:
             op=op,
             trace=trace,
             idempotency_key=idempotency_key,
+            author=caller.name,
             submitted_at=_now_ms(),
         )
         receipt = await self._queue.submit(submission)

@@ -14,7 +14,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from patchyard.agent.compaction.compactor import Compactor
-from patchyard.agent.compaction.window import new_window, user_messages, without_oldest
+from patchyard.agent.compaction.leaving_out import without_oldest
+from patchyard.agent.compaction.window import new_window, user_messages
 from patchyard.agent.context.history import History
 from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput, InputText, Message
 from patchyard.testing.builders import completed, response, says, shell, streamed, usage

@@ -63,6 +63,18 @@ def _live(raw: Any) -> list[Figure]:
     ]
 
 
+def _many(raw: Any) -> list[Figure]:
+    peaks = [row["peak_mib"]["worker-1"] for row in raw]
+    name = f"worker with {raw[0]['turns']} turns, {raw[0]['streaming']} streaming"
+    return [
+        Figure(f"{name}, RSS", max(peak["rss_mib"] for peak in peaks), "MiB", 238),
+        Figure("same, PSS", max(peak["pss_mib"] for peak in peaks), "MiB"),
+        Figure("same, its own pages (USS)", max(peak["uss_mib"] for peak in peaks), "MiB"),
+        Figure("same, share of one core", median(row["cores"]["worker-1"] for row in raw), "", 1),
+        Figure("same, delta to SSE subscriber, p50", median(row["p50_ms"] for row in raw), "ms"),
+    ]
+
+
 def _start(raw: Any) -> list[Figure]:
     return [
         Figure("`patchyard up --detach`, new home", raw["new_up_s"], "s"),
@@ -133,6 +145,7 @@ BENCHMARKS = (
     Benchmark("first_request", "submission to first model request and first output", _first, ("--tasks", "5")),
     Benchmark("api_submit", "time to accept a task, fsync always", _submit, ("--requests", "100")),
     Benchmark("live", "delta to subscriber, memory, with 50 streaming turns", _live, ("--seconds", "8")),
+    Benchmark("many_turns", "one worker with 200 turns, 50 of them streaming", _many, ("--seconds", "8")),
     Benchmark("service_start", "`up --detach` and `down`", _start, ("--rounds", "2")),
     Benchmark("sandbox_latency", "a command in a box, against docker exec", _sandbox, ("--rounds", "2")),
     Benchmark("queue_core", "calls of the queue core, fsync always", _queue, ("--rounds", "1", "--threads", "60")),

@@ -24,10 +24,11 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Memory:
-    """MiB: all pages, and those that are shared divided among their users."""
+    """MiB: all pages; those that are shared divided among their users; only those that nobody shares."""
 
     rss_mib: float
     pss_mib: float
+    uss_mib: float
 
 
 def pids(home: Path) -> dict[str, int]:
@@ -47,7 +48,7 @@ def memory(pid: int) -> Memory:
     """OSError when it is gone."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     sizes = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines if line.endswith(" kB")}
-    return Memory(rss_mib=sizes["Rss"], pss_mib=sizes["Pss"])
+    return Memory(sizes["Rss"], sizes["Pss"], sizes["Private_Clean"] + sizes["Private_Dirty"])
 
 
 def cpu_of(home: Path) -> dict[str, Cpu]:

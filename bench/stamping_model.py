@@ -1,9 +1,10 @@
 """A Responses server that writes the time into what it streams and remembers when requests arrived.
 
-    python -m bench.stamping_model [--deltas N] [--every-ms 20] [--command CMD]
+    python -m bench.stamping_model [--deltas N] [--every-ms 20] [--command CMD] [--context-kb 0]
 
 With a command, the first answer is that tool call; then comes a message of N deltas, each `<monotonic ns> `. It prints its port.
-`GET /arrivals` gives `{thread: [ns of its first request, of its second, …]}`.
+`GET /arrivals` gives `{thread: [ns of its first request, of its second, …]}`. A task whose instruction begins with one of WAITS
+gets an answer that makes its turn wait for good instead. With a context, each turn's first step is a message of that size.
 """
 
 import argparse
@@ -13,6 +14,13 @@ import sys
 import time
 from typing import Any
 
+WAITS = {
+    "Think for long.": None,
+    "Ask me.": ("request_user_input", {"questions": [{"id": "q", "question": "Which one?", "options": ["a", "b"]}]}),
+    "Run something long.": ("exec_command", {"cmd": "sleep 3000", "yield_time_ms": 30000}),
+}
+"""Instruction to the call that makes the turn wait; None: the model thinks. Also after the call's output, it thinks."""
+
 _arrivals: dict[str, list[int]] = {}
 _USAGE = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}
 
@@ -21,9 +29,8 @@ def _event(value: dict[str, Any]) -> bytes:
     return f"event: {value['type']}\ndata: {json.dumps(value)}\n\n".encode()
 
 
-def _call(command: str) -> dict[str, Any]:
-    arguments = json.dumps({"cmd": command})
-    return {"type": "function_call", "id": "fc_0", "call_id": "call_0", "name": "exec_command", "arguments": arguments}
+def _call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function_call", "id": "fc_0", "call_id": "call_0", "name": name, "arguments": json.dumps(arguments)}
 
 
 def _message(text: str) -> dict[str, Any]:
@@ -31,15 +38,30 @@ def _message(text: str) -> dict[str, Any]:
     return {"type": "message", "id": "msg_1", "role": "assistant", "content": content, "status": "completed"}
 
 
+def _end(writer: asyncio.StreamWriter, item: dict[str, Any], *, last: bool = True) -> None:
+    writer.write(_event({"type": "response.output_item.done", "output_index": 0, "item": item}))
+    writer.write(_event({"type": "response.completed", "response": {"id": "resp_1", "usage": _USAGE, "end_turn": last}}))
+
+
+async def _item(writer: asyncio.StreamWriter, options: argparse.Namespace, given: list[dict[str, Any]]) -> dict[str, Any]:
+    """What this step brings."""
+    called = any(item.get("type") == "function_call_output" for item in given)
+    said = json.dumps([item for item in given if item.get("role") == "user"])
+    waits = next((instruction for instruction in WAITS if instruction in said), None)
+    call = WAITS[waits] if waits else ("exec_command", {"cmd": options.command}) if options.command else None
+    if waits and (called or call is None):
+        await asyncio.Event().wait()
+    return _call(*call) if call and not called else _message(await _stream(writer, options))
+
+
 async def _answer(writer: asyncio.StreamWriter, options: argparse.Namespace, body: dict[str, Any]) -> None:
     _arrivals.setdefault(str(body.get("prompt_cache_key")), []).append(time.monotonic_ns())
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
     writer.write(_event({"type": "response.created", "response": {"id": "resp_1"}}))
-    called = any(item.get("type") == "function_call_output" for item in body["input"])
-    calls = options.command and not called
-    item = _call(options.command) if calls else _message(await _stream(writer, options))
-    writer.write(_event({"type": "response.output_item.done", "output_index": 0, "item": item}))
-    writer.write(_event({"type": "response.completed", "response": {"id": "resp_1", "usage": _USAGE}}))
+    if options.context_kb and not any(item.get("role") == "assistant" for item in body["input"]):
+        _end(writer, _message("a line of what the turn knows\n" * int(options.context_kb * 1000 / 30)), last=False)
+    else:
+        _end(writer, await _item(writer, options, body["input"]))
     await writer.drain()
 
 
@@ -88,6 +110,7 @@ if __name__ == "__main__":
     parser.add_argument("--deltas", type=int, default=0)
     parser.add_argument("--every-ms", type=float, default=20)
     parser.add_argument("--command")
+    parser.add_argument("--context-kb", type=float, default=0)
     try:
         asyncio.run(_serve(parser.parse_args()))
     except KeyboardInterrupt:

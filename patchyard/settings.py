@@ -2,12 +2,18 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from patchyard.protocol.ids import TenantId
+from patchyard.protocol.model_offers import ModelOffer
 from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile
+from patchyard.protocol.tasks import HookEvent, HookSpec
+
+OWN_PROVIDER = "openai"
+"""Name of the provider of PATCHYARD_MODEL_*. A table of this name takes its place."""
 
 
 def _home() -> Path:
@@ -98,6 +104,27 @@ class ProviderSettings(BaseModel):
         return SecretStr(value)
 
 
+class TenantHookSettings(HookSpec):
+    """A table [hooks.<name>] of patchyard.toml: a hook of the tenants' own, before those of task and repository."""
+
+    event: HookEvent
+    """When it runs."""
+    tenants: tuple[TenantId, ...] = ()
+    """Tenants whose tasks it runs for. Empty: all."""
+
+    @model_validator(mode="after")
+    def _can_match(self) -> Self:
+        if self.matcher not in (None, "", "*") and self.event in (HookEvent.USER_PROMPT_SUBMIT, HookEvent.STOP):
+            raise ValueError(
+                f"there is nothing to match at {self.event.value}: with a matcher it would never run; leave it out"
+            )
+        return self
+
+    def spec(self) -> HookSpec:
+        """The hook as an agent is given it."""
+        return HookSpec(matcher=self.matcher, command=self.command, timeout_s=self.timeout_s)
+
+
 class Settings(BaseSettings):
     """Frozen. Unknown keys in patchyard.toml are errors that name the key."""
 
@@ -155,12 +182,23 @@ class Settings(BaseSettings):
     model_stream_retries: int = Field(default=5, ge=0, le=20)
     """Tries after the first on a response that broke off."""
 
+    model_price_input: float | None = Field(default=None, ge=0)
+    """US dollars per million tokens that PATCHYARD_MODEL reads there. None: its cost is not known, and never shown as 0."""
+    model_price_cached_input: float | None = Field(default=None, ge=0)
+    """Of these, what the server had in its cache. None: as the others."""
+    model_price_output: float | None = Field(default=None, ge=0)
+    """US dollars per million tokens that it writes."""
+
     model_websockets: bool = False
     """Whether that server also speaks the Responses API over WebSockets."""
     model_wire_api: Literal["responses", "chat"] = "responses"
     """`chat`: that server has Chat Completions only."""
     providers: dict[str, ProviderSettings] = Field(default_factory=dict)
     """Further providers, as tables [providers.<name>] of patchyard.toml. They are asked before PATCHYARD_MODEL_BASE_URL."""
+
+    # --- hooks
+    hooks: dict[str, TenantHookSettings] = Field(default_factory=dict)
+    """Hooks of tenants, as tables [hooks.<name>] of patchyard.toml, in the order of the file. No task can switch them off."""
 
     # --- workers and queue
     worker_concurrency: int = Field(default=200, ge=1, le=1000)
@@ -173,6 +211,12 @@ class Settings(BaseSettings):
     """A worker that is silent for so long has lost its threads."""
     hold_time_s: float = Field(default=120, gt=0)
     """How long a turn waits for an answer in its slot before it parks."""
+    question_expiry_s: float = Field(default=24 * 3600, gt=0)
+    """How long a question waits for an answer at all; then it counts as a no."""
+    agents_limit: int = Field(default=4, ge=1, le=16)
+    """Agents that a turn's agent may have open at once."""
+    agents_depth: int = Field(default=1, ge=0, le=4)
+    """How deep agents may start agents: 0 not at all, 1 a task's own agent only."""
     verify_rounds: int = Field(default=3, ge=1, le=10)
     """Verification runs of one task: the first and the retries after feedback to the agent."""
 
@@ -224,12 +268,45 @@ class Settings(BaseSettings):
         """Where clients find the API."""
         return self.api_url or f"http://{self.api_host}:{self.api_port}"
 
+    @property
+    def has_own_provider(self) -> bool:
+        """Whether PATCHYARD_MODEL_BASE_URL is a provider beside the tables: when nobody set it, a misspelt model must not go there."""
+        asked = bool(self.model_fields_set & {"model_base_url", "model_api_key"})
+        return not self.providers or (asked and OWN_PROVIDER not in self.providers)
+
+    def model_offers(self) -> tuple[ModelOffer, ...]:
+        """What all providers serve, in the order in which they are asked."""
+        tables = tuple(ModelOffer(name, table.models, table.tenants) for name, table in self.providers.items())
+        return (*tables, ModelOffer(OWN_PROVIDER)) if self.has_own_provider else tables
+
+    def own_price(self) -> ModelPriceSettings | None:
+        """What PATCHYARD_MODEL costs at PATCHYARD_MODEL_BASE_URL; None: not known."""
+        if self.model_price_input is None or self.model_price_output is None:
+            return None
+        return ModelPriceSettings(
+            input_per_million=self.model_price_input,
+            cached_input_per_million=self.model_price_cached_input,
+            output_per_million=self.model_price_output,
+        )
+
+    @model_validator(mode="after")
+    def _price_is_whole(self) -> Self:
+        given = (self.model_price_input, self.model_price_output)
+        if None in given and (given != (None, None) or self.model_price_cached_input is not None):
+            raise ValueError("PATCHYARD_MODEL_PRICE_INPUT and PATCHYARD_MODEL_PRICE_OUTPUT are both needed, or neither")
+        return self
+
     def effective_token(self) -> str | None:
         """The bearer token: the setting, else the token file, else None."""
         if self.token is not None:
             return self.token.get_secret_value()
         path = self.home / "token"
         return path.read_text().strip() if path.is_file() else None
+
+    def hooks_of(self, tenant_id: str) -> dict[HookEvent, tuple[HookSpec, ...]]:
+        """The hooks of a tenant, by event."""
+        wanted = [hook for hook in self.hooks.values() if not hook.tenants or tenant_id in hook.tenants]
+        return {event: tuple(hook.spec() for hook in wanted if hook.event is event) for event in {h.event for h in wanted}}
 
     @classmethod
     def settings_customise_sources(

@@ -3,11 +3,13 @@
 `celery -A workers.app worker` finds `app` here; it is made when it is first asked for, so importing this module does nothing.
 """
 
+import sys
 from typing import Any
 
 from celery import Celery
 
 from patchyard.settings import Settings, load
+from patchyard.settings_file import complaint
 
 from . import signals, turns
 from .broker import configuration
@@ -29,5 +31,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     global _app
     if _app is None:
-        _app = make_app(load())
+        try:
+            _app = make_app(load())
+        except ValueError as error:
+            sys.exit(f"worker: the settings are wrong: {complaint(error)}")
     return _app

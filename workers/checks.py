@@ -187,6 +187,15 @@ async def _provider(provider: ProviderConfig, wanted: str | None) -> list[CheckR
     return [*results, *_result("model", "ok", f"{served} at {provider.base_url}")]
 
 
+async def hooks(settings: Settings) -> list[CheckResult]:
+    """Hooks of tenants: which there are. Bad ones do not get this far."""
+    told = [
+        f"{name} ({hook.event.value}{f' of {hook.matcher}' if hook.matcher else ''}, {', '.join(hook.tenants) or 'all tenants'})"
+        for name, hook in settings.hooks.items()
+    ]
+    return _result("hooks", "ok", "; ".join(told)) if told else []
+
+
 def _free_bytes(settings: Settings) -> int | None:
     """Of the fullest disk that holds a part of the home."""
     parts = [folder for folder in (settings.home / "redis", settings.home / "workspaces", settings.home) if folder.is_dir()]

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from patchyard.protocol.service import CheckResult, DoctorReport
 from patchyard.settings import Settings, load
+from patchyard.settings_file import FILE, SettingProblem, complaint, problems
 
-from .checks import catalog, engine, git, image, model, queue, store, versions
+from .checks import catalog, engine, git, hooks, image, model, queue, store, versions
 
 CHECK_TIMEOUT_S = 15.0
 _MARKS: dict[str, str] = {"ok": "ok  ", "warning": "warn", "failed": "FAIL"}
@@ -37,6 +38,7 @@ CHECKS = (
     Check("store", store),
     Check("catalog", catalog),
     Check("model", model),
+    Check("hooks", hooks),
 )
 
 
@@ -65,6 +67,12 @@ def _broken(name: str, error: Exception) -> CheckResult:
     return CheckResult(name=name, status="failed", detail=detail, remedy=remedy)
 
 
+def _bad_setting(problem: SettingProblem) -> CheckResult:
+    variable = f"PATCHYARD_{problem.name.replace('.', '__').upper()}"
+    remedy = f"Correct {variable} in the environment." if problem.place is None else "Correct that line."
+    return CheckResult(name="settings", status="failed", detail=f"{problem.name}: {problem.text}", remedy=remedy)
+
+
 def render(report: DoctorReport) -> str:
     """The report for a terminal."""
     lines = []
@@ -86,10 +94,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         report = asyncio.run(examine(load()))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]).upper()
-        remedy = f"Correct PATCHYARD_{where} in the environment or in patchyard.toml."
-        bad = CheckResult(name="settings", status="failed", detail=f"{where}: {first['msg']}", remedy=remedy)
+        report = DoctorReport(ok=False, checks=tuple(_bad_setting(problem) for problem in problems(error)))
+    except ValueError as error:
+        bad = CheckResult(name="settings", status="failed", detail=complaint(error), remedy=f"Correct {FILE}.")
         report = DoctorReport(ok=False, checks=(bad,))
     print(report.model_dump_json() if output == "json" else render(report))
     return 0 if report.ok else 1

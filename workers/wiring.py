@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 import observability
 from patchyard import __version__
 from patchyard.adapters.catalog import Catalog
-from patchyard.adapters.model import ModelTransport, ProviderBook, ProviderConfig
+from patchyard.adapters.model import ModelPrice, ModelTransport, ProviderBook, ProviderConfig
 from patchyard.adapters.queue import QueueCore
 from patchyard.adapters.queue.budgets import ProviderBudgets
 from patchyard.adapters.sandbox import DockerBoxes
 from patchyard.adapters.store import open_store
 from patchyard.adapters.workspace import WorkspaceManager
 from patchyard.agent.redact import Redactor
-from patchyard.settings import Settings
+from patchyard.settings import OWN_PROVIDER, Settings
 
 from .parts import Parts, SystemClock
 from .running.artefacts import Artefacts, Snapshots
@@ -80,13 +80,16 @@ def installation(settings: Settings) -> str:
 
 def provider_of(settings: Settings) -> ProviderConfig:
     """The provider of PATCHYARD_MODEL_*. ValidationError when the base URL or the key can't be used."""
+    price = settings.own_price()
     return ProviderConfig(
+        name=OWN_PROVIDER,
         base_url=settings.model_base_url,
         api_key=settings.model_api_key,
         wire_api=settings.model_wire_api,
         supports_websockets=settings.model_websockets,
         idle_timeout_s=settings.model_idle_timeout_s,
         request_retries=settings.model_request_retries,
+        prices={} if price is None else {settings.model: ModelPrice(**price.model_dump())},
     )
 
 
@@ -99,11 +102,7 @@ def providers_of(settings: Settings) -> ProviderBook:
             tables.append(ProviderConfig(name=name, from_table=True, api_key=table.key(), **fields))
         except LookupError as problem:
             raise LookupError(f"provider {name}: {problem}; set it, or correct api_key_env in [providers.{name}]") from problem
-    if tables and not settings.model_fields_set & {"model_base_url", "model_api_key"}:
-        # Nobody asked for the default provider: a misspelt model must not go there.
-        return ProviderBook(tables)
-    own = provider_of(settings)
-    return ProviderBook(tables if own.name in settings.providers else [*tables, own])
+    return ProviderBook([*tables, provider_of(settings)] if settings.has_own_provider else tables)
 
 
 def known_secrets(settings: Settings) -> tuple[str, ...]:

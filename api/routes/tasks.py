@@ -28,6 +28,7 @@ After = Annotated[int | None, Query(ge=0, description="Only what came after this
 async def create(request: Request, body: TaskCreateRequest, caller: Authenticated) -> Response:
     """Accepted once: the same idempotency key again gives the first answer. `traceparent` of the request is kept."""
     deps = deps_of(request)
+    deps.models.check(body.spec.model, caller.tenant_id)
     await check_sources(body.spec, caller, deps.store)
     with accepting(deps.observability, "POST /v1/tasks", client_trace(request.headers)) as trace_context:
         created = await deps.desk.create(caller, body, trace_context)

@@ -47,6 +47,7 @@ async def submit(request: Request, thread_id: str, body: OpRequest, caller: Auth
     """
     op = _parse(body.op)
     deps = deps_of(request)
+    deps.models.check_op(op, caller.tenant_id)
     with accepting(deps.observability, "POST /v1/threads/{thread_id}/ops", client_trace(request.headers)) as trace:
         receipt = await deps.desk.submit_op(caller, thread_id, op, trace=trace, idempotency_key=body.idempotency_key)
     return Response(receipt.model_dump_json(), media_type="application/json")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from patchyard.protocol.events import TokenCount
+from patchyard.protocol.events import TokenCount, Warning_
 from patchyard.protocol.rollout_lines import ModelRequestRecord
 
 from .budget import Spend
@@ -11,12 +11,20 @@ from .context import tokens
 from .ports import ResponseCompleted
 from .thread import Thread
 
+_UNPRICED = (
+    "No price is configured for the model {model}: what it costs is not counted, and the budget of {budget:g} US dollars does not "
+    "hold. Set PATCHYARD_MODEL_PRICE_INPUT and _OUTPUT, or `prices` of its provider."
+)
+
 
 def book_attempt(thread: Thread, spend: Spend, record: ModelRequestRecord) -> None:
     """An attempt ended, well or badly."""
     thread.cost_usd = tokens.add_cost(thread.cost_usd, record.cost_usd)
     spend.cost_usd = tokens.add_cost(spend.cost_usd, record.cost_usd)
     thread.journal.post(record)
+    if record.usage is not None and record.cost_usd is None and spend.budgets.cost_usd is not None and not spend.unpriced:
+        spend.unpriced = True
+        thread.journal.post(Warning_(message=_UNPRICED.format(model=record.model, budget=spend.budgets.cost_usd)))
 
 
 def book_response(

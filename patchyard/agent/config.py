@@ -1,17 +1,18 @@
 """What a session is given: its configuration and its ports."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile, PromptFamily
 from patchyard.protocol.ops import TurnOverrides
 from patchyard.protocol.policies import ApprovalPolicy, SandboxPolicy
-from patchyard.protocol.tasks import TaskSpec
+from patchyard.protocol.tasks import HookEvent, HookSpec, TaskSpec
 
 from .agents.port import AgentThreads
 from .ports import Clock, ModelClient, SandboxSource, Telemetry, ThreadChannel, TurnGate
 from .prompts import family_for
+from .recall import ApprovalMemory
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Ports:
     clock: Clock
     agents: AgentThreads | None = None
     """None: the agent can't start others."""
+    approvals: ApprovalMemory | None = None
+    """None: what people allow counts for the thread only."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,12 @@ class SessionConfig:
     """Most tokens of one tool output."""
     sessions_limit: int = 64
     """Commands that may run at once in one thread."""
+    agents_hold_s: float = 5
+    """How long a turn that waits for an agent keeps its slot while that agent has none."""
     agents_limit: int = 4
     """Agents that a thread's agent may have open at once."""
+    tenant_hooks: Mapping[HookEvent, Sequence[HookSpec]] = field(default_factory=dict)
+    """Hooks of the tenant: they come before those of the task."""
     agent_depth: int = 0
     """0: a task's own agent; 1: one that it started; …"""
     agents_depth_limit: int = 1

@@ -52,16 +52,23 @@ class ToolError(AgentError):
         super().__init__(ErrorInfo.of(ErrorCode.INVALID_REQUEST, message))
 
 
-ParkReason = Literal["approval", "user_input", "budget", "retry_time"]
+ParkReason = Literal["approval", "user_input", "budget", "retry_time", "agents"]
 
 
 class ParkTurn(Exception):
     """The turn has to wait longer than it may hold its slot."""
 
-    def __init__(self, reason: ParkReason, until_ms: int | None) -> None:
+    def __init__(self, reason: ParkReason, until_ms: int | None, *, agents: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
         self.reason: ParkReason = reason
         self.until_ms = until_ms
+        self.agents = agents
+        """Agents whose end wakes it."""
+
+    def joined(self, other: "ParkTurn") -> "ParkTurn":
+        """A wait for whichever comes first, under this one's reason."""
+        times = [until for until in (self.until_ms, other.until_ms) if until is not None]
+        return ParkTurn(self.reason, min(times, default=None), agents=self.agents + other.agents)
 
 
 class StopTurn(Exception):

@@ -7,7 +7,7 @@ under way, and those that come within one pass of the loop (a call and the start
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
@@ -84,12 +84,18 @@ class Journal:
             raise self._failure
 
     async def finish_turn(
-        self, *payloads: LinePayload, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+        self,
+        *payloads: LinePayload,
+        turn_id: str,
+        consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
+        keep_lease: bool = False,
     ) -> bool:
         """See ThreadChannel.finish_turn. Can't be cut off half-way."""
         await self.flush()
         cleaned = tuple(self.redactor.payload(p) for p in payloads)
-        finishing = self._channel.finish_turn(cleaned, turn_id=turn_id, consumed=consumed, keep_lease=keep_lease)
+        told = {name: [self.redactor.payload(p) for p in records] for name, records in (answers or {}).items()}
+        finishing = self._channel.finish_turn(cleaned, turn_id=turn_id, consumed=consumed, answers=told, keep_lease=keep_lease)
         done = await uninterrupted(finishing)
         if done:
             for payload in cleaned:
@@ -97,10 +103,11 @@ class Journal:
             self.turn_id = None
         return done
 
-    async def park(self, *payloads: LinePayload, turn_id: str, until_ms: int | None) -> None:
+    async def park(self, *payloads: LinePayload, turn_id: str, until_ms: int | None, awaits: Sequence[str] = ()) -> None:
         """See ThreadChannel.park."""
         await self.flush()
-        await uninterrupted(self._channel.park(self._take(payloads), turn_id=turn_id, until_ms=until_ms))
+        parking = self._channel.park(self._take(payloads), turn_id=turn_id, until_ms=until_ms, awaits=awaits)
+        await uninterrupted(parking)
 
     def live(self, msg: LiveMsg) -> None:
         """Show something now. Text that comes in pieces must have gone through a StreamRedactor."""

@@ -57,9 +57,12 @@ class ThreadChannel(Protocol):
         *,
         turn_id: str,
         consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
         keep_lease: bool = False,
     ) -> bool:
-        """Commit the terminal records and clear the active turn.
+        """Commit the terminal records and clear the active turn. Agents that it has started end with it.
+
+        `answers`: records by the submission that they answer; they come before the others, and consume it in the same step.
 
         `keep_lease`: the thread stays with this owner although nothing waits, since something of the turn still runs.
 
@@ -67,8 +70,18 @@ class ThreadChannel(Protocol):
         """
         ...
 
-    async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
-        """Commit and release lease and slot; an answer (or the time) makes the thread ready again under the same turn id."""
+    async def park(
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        until_ms: int | None = None,
+        awaits: Sequence[str] = (),
+    ) -> None:
+        """Commit and release lease and slot; an answer (or the time) makes the thread ready again under the same turn id.
+
+        `awaits`: agents of this turn; the end of a turn of one of them does so too, also when it came before the park.
+        """
         ...
 
     def live(self, msg: LiveMsg, *, turn_id: str | None = None) -> None:
@@ -214,6 +227,13 @@ class ModelClient(Protocol):
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The response's events. Ends after ResponseCompleted, or raises ModelError."""
+        ...
+
+    def prewarm(self, request: ModelRequest) -> None:
+        """A request like this one, with an input, will come soon: get ready for it in the background, or do nothing.
+
+        Never blocks, never raises, and never makes the request later than it would be without.
+        """
         ...
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from patchyard.protocol.errors import NotSubmittedReason
 from patchyard.protocol.events import OpApplied, OpRejected, ThreadClosed, ThreadSettingsApplied
 from patchyard.protocol.ops import (
+    BudgetAnswer,
     CleanBackgroundTerminals,
     Compact,
     DynamicToolResponse,
@@ -144,6 +145,8 @@ class Session:
         thread = self._thread
         thread.active_settings = turn.settings_from(thread.settings)
         thread.stop_asked.clear()
+        thread.hook_words.clear()
+        thread.approvals.allowed.begin_turn()
         thread.changed_files = False
         running = asyncio.create_task(turn.run())
         try:
@@ -190,7 +193,7 @@ class Session:
                 self._interrupt(submission, op)
             case Shutdown():
                 self._shut_down(submission)
-            case ExecApproval() | PatchApproval() | UserInputAnswer():
+            case ExecApproval() | PatchApproval() | UserInputAnswer() | BudgetAnswer():
                 self._answer(submission, op)
             case ThreadSettings():
                 self._thread.settings = self._thread.settings.merged(op.overrides)
@@ -284,7 +287,10 @@ class Session:
             self._rejected(submission, f"the turn {self._turn.id} is running", NotSubmittedReason.NOT_IDLE)
 
     def _start(self, submission: Submission, kind: type[Turn] = Turn) -> None:
-        if self._suspended or self._shutdown is not None:
+        if self._shutdown is not None:
+            self._rejected(submission, "the thread was closed before this could be done")
+            return
+        if self._suspended:
             return  # Stays in the queue for whoever owns the thread next.
         self._turn = kind(self._thread, self._registry, submission.id, submission=submission)
 

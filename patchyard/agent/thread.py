@@ -4,18 +4,20 @@ import asyncio
 import posixpath
 from collections.abc import Sequence
 
+from patchyard.policy import approval_key
+from patchyard.protocol.events import ApprovalRemembered
 from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.rollout_lines import Standing
 from patchyard.rollout import RestoredThread
 
 from .agents.agents import Agents
-from .approvals import Approvals, Questions
+from .approvals import Allowed, Allowing, Approvals, Questions
 from .compaction.hooks import CompactionHooks
 from .config import Ports, SessionConfig, Settings
 from .context.history import History
 from .context.surroundings import IMAGES
 from .errors import TurnError
-from .hooks import Hooks
+from .hooks import Hooks, HookWords
 from .journal import Journal
 from .ports import Sandbox, SandboxError
 from .redact import Redactor
@@ -48,13 +50,16 @@ class Thread:
         """A tool of the running turn may have changed the work tree."""
         self.stop_asked = asyncio.Event()
         """A person wants the running turn to end, and said so where no tool call waits for the answer."""
+        self.hook_words = HookWords()
         if restored is not None:
             self._restore(restored)
         clock = ports.clock
         self.journal = Journal(ports.channel, self.redactor, self.history)
         self.questions = Questions(self.journal, clock, hold_time_s=config.hold_time_s, expiry_s=config.question_expiry_s)
         known = restored.standing if restored is not None else Standing()
-        self.approvals = Approvals(self.questions, clock, approved=known.approved, on_change=self.record_standing)
+        self._repository = approval_key(config.spec.repository)
+        allowed = Allowed(known.approved, ports.approvals if self._repository is not None else None)
+        self.approvals = Approvals(self.questions, clock, allowed, on_allowed=self._record_allowed)
         self.processes = ProcessTable(self.journal, clock, limit=config.sessions_limit, output_tokens=config.output_tokens)
         if restored is not None:
             self.journal.world = restored.world_state
@@ -64,17 +69,32 @@ class Thread:
         self.hooks = Hooks(config, ports, self.journal, lambda: self.active_settings)
         self.compaction_hooks: CompactionHooks = self.hooks.compaction
         self.approvals.hooks = self.hooks
-        self.agents = Agents(config, ports.agents, clock, children=known.agents, on_change=self.record_standing)
+        self.agents = Agents(
+            config,
+            ports.agents,
+            clock,
+            children=known.agents,
+            on_change=self.record_standing,
+            busy_box=lambda: self.processes.running,
+        )
         self.journal.standing = self._standing_to_repeat
         self._instructions: dict[str, Sequence[tuple[str, str]]] = {}
 
     def standing(self) -> Standing:
         """What a successor has to know of this thread."""
-        return Standing(approved=self.approvals.approved(), agents=self.agents.children())
+        return Standing(approved=self.approvals.allowed.rules(), agents=self.agents.children())
 
     def record_standing(self) -> None:
         """Record it after a change."""
         self.journal.post(self.standing())
+
+    def _record_allowed(self, allowing: Allowing) -> None:
+        remembered = []
+        if self._repository is not None and allowing.rules:
+            question = allowing.question.approval_id
+            rules = tuple(allowing.rules)
+            remembered = [ApprovalRemembered(approval_id=question, repository=self._repository, rules=rules, by=allowing.by)]
+        self.journal.post(*remembered, self.standing())
 
     def _standing_to_repeat(self) -> Standing | None:
         standing = self.standing()

@@ -18,6 +18,7 @@ from patchyard.cli.services.home import ServiceHome
 from patchyard.client import PatchyardClient, RetryPolicy
 from patchyard.protocol.service import Readiness
 from patchyard.settings import Settings, load
+from patchyard.settings_file import SettingProblem, problems
 
 T = TypeVar("T")
 
@@ -32,9 +33,7 @@ def settings() -> Settings:
     try:
         return load()
     except ValidationError as error:
-        lines = [
-            _wrong_setting(".".join(str(part) for part in item["loc"]), item["type"], item["msg"]) for item in error.errors()
-        ]
+        lines = [_wrong_setting(problem) for problem in problems(error)]
         raise UsageError(
             f"The settings are wrong: {'; '.join(lines)}.",
             remedy="Correct the PATCHYARD_* variables or patchyard.toml in PATCHYARD_HOME.",
@@ -43,11 +42,13 @@ def settings() -> Settings:
         raise UsageError(f"patchyard.toml can't be read: {error}.", remedy="Correct the file.") from error
 
 
-def _wrong_setting(name: str, kind: str, message: str) -> str:
-    if kind != "extra_forbidden":
-        return f"{name}: {message}"
+def _wrong_setting(problem: SettingProblem) -> str:
+    name = problem.name
+    if problem.kind != "extra_forbidden":
+        return f"{name}: {problem.text}"
     near = difflib.get_close_matches(name, Settings.model_fields, n=1)
-    return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else "")
+    where = f" ({problem.place})" if problem.place else ""
+    return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else "") + where
 
 
 def service_home() -> ServiceHome:

@@ -7,6 +7,7 @@ import click
 
 from patchyard import __version__
 from patchyard.cli.apply_patch import apply_patch
+from patchyard.cli.commands.approvals import approvals
 from patchyard.cli.commands.fix import exec_command, fix
 from patchyard.cli.commands.records import rollout, tail, trace
 from patchyard.cli.commands.replay import replay
@@ -38,7 +39,7 @@ def cli() -> None:
     """Run coding agents in ephemeral containers and get verified patches."""
 
 
-for _command in (fix, exec_command, tasks, tail, trace, rollout, up, down, status, doctor, apply_patch, replay):
+for _command in (fix, exec_command, tasks, approvals, tail, trace, rollout, up, down, status, doctor, apply_patch, replay):
     cli.add_command(_command)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from patchyard.protocol.approvals import ApprovalListResponse, ApprovalView
 from patchyard.protocol.events import Event
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.ops import Op, SubmissionReceipt
@@ -151,6 +152,19 @@ class PatchyardClient:
     async def get_thread(self, thread_id: str) -> ThreadView:
         """One thread. NotFound."""
         return await self._get(ThreadView, f"/v1/threads/{thread_id}")
+
+    # --- approvals
+
+    async def list_approvals_page(
+        self, *, repository: str | None = None, revoked: bool = False, cursor: str | None = None, limit: int = 50
+    ) -> ApprovalListResponse:
+        """One page of what people allowed on repositories, newest first. `revoked`: also what counts no more."""
+        params = {"repository": repository, "revoked": str(revoked).lower(), "cursor": cursor, "limit": limit}
+        return await self._get(ApprovalListResponse, "/v1/approvals", params)
+
+    async def revoke_approval(self, approval_id: str) -> ApprovalView:
+        """Let tasks ask again. Twice is harmless. NotFound."""
+        return _parse(ApprovalView, await self._transport.request("DELETE", f"/v1/approvals/{approval_id}", repeatable=True))
 
     # --- artefacts and records
 

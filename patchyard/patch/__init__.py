@@ -5,6 +5,7 @@
 
 from ._assembly import FileProgress
 from .apply import ChangeSet, FileText, Operation, ReadFile, RemoveFile, Step, WriteFile, plan
+from .attempt import attempted_updates
 from .errors import (
     AmbiguousMatch,
     ContextNotFound,
@@ -51,6 +52,7 @@ __all__ = [
     "TouchedPath",
     "UpdateFile",
     "WriteFile",
+    "attempted_updates",
     "intercept",
     "parse",
     "plan",

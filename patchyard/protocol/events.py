@@ -9,11 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ._model import WireModel
+from .approvals import ApprovalRule, SessionScope
+from .budgets import BudgetRequest
 from .errors import ErrorInfo, NotSubmittedReason
 from .ids import TenantId
 from .items import FileUpdate, Item, PlanStep
 from .model_items import TokenUsage
 from .ops import ApprovalDecision, TraceContext, TurnOverrides
+from .policies import BudgetLimits
 from .tasks import PatchSummary, TaskStatus, VerifyResult
 
 # --- life cycle ---------------------------------------------------------------------------------
@@ -52,7 +55,7 @@ class TurnParked(WireModel):
     """The turn waits and holds no lease, slot or container."""
 
     type: Literal["turn_parked"] = "turn_parked"
-    reason: Literal["approval", "user_input", "budget", "retry_time"]
+    reason: Literal["approval", "user_input", "budget", "retry_time", "agents"]
     until: int | None = None
 
 
@@ -263,6 +266,8 @@ class ExecApprovalRequest(WireModel):
     cwd: str
     reason: str | None = None
     proposed_prefix_rule: tuple[str, ...] | None = None
+    session_scope: SessionScope = "thread"
+    """What `accept_for_session` covers. A prefix rule always covers the repository, where there is one to name."""
 
 
 class PatchApprovalRequest(WireModel):
@@ -273,6 +278,8 @@ class PatchApprovalRequest(WireModel):
     item_id: str
     changes: tuple[FileUpdate, ...]
     reason: str | None = None
+    session_scope: SessionScope = "thread"
+    """What `accept_for_session` covers."""
 
 
 class UserQuestion(WireModel):
@@ -298,6 +305,20 @@ class RequestResolved(WireModel):
     type: Literal["request_resolved"] = "request_resolved"
     request_id: str
     decision: ApprovalDecision | Literal["answered", "expired", "void"]
+    budgets: BudgetLimits | None = None
+    """Limits that hold for the turn from now on, where a person gave it more budget."""
+
+
+class ApprovalRemembered(WireModel):
+    """What a person just allowed counts for later tasks on the repository as well, until it is revoked."""
+
+    type: Literal["approval_remembered"] = "approval_remembered"
+    approval_id: str
+    """The question that was answered."""
+    repository: str
+    rules: tuple[ApprovalRule, ...]
+    by: str | None = None
+    """Name of the token that answered."""
 
 
 # --- notices ------------------------------------------------------------------------------------
@@ -328,12 +349,17 @@ class StreamError(WireModel):
     error: ErrorInfo
 
 
+HookSource = Literal["tenant", "task", "repository"]
+"""Whose hook it is, in the order in which they count."""
+
+
 class HookStarted(WireModel):
     """A hook runs."""
 
     type: Literal["hook_started"] = "hook_started"
     event: str
     command: str
+    source: HookSource | None = None
 
 
 class HookCompleted(WireModel):
@@ -344,6 +370,7 @@ class HookCompleted(WireModel):
     command: str
     outcome: Literal["ok", "blocked", "failed", "timed_out"]
     message: str | None = None
+    source: HookSource | None = None
 
 
 DurableMsg = Annotated[
@@ -373,7 +400,9 @@ DurableMsg = Annotated[
     | ExecApprovalRequest
     | PatchApprovalRequest
     | RequestUserInput
+    | BudgetRequest
     | RequestResolved
+    | ApprovalRemembered
     | Warning_
     | ErrorEvent
     | StreamError

@@ -1,5 +1,6 @@
 """Identifiers. Everything that is created gets a UUIDv7: sortable by creation time, and the time can be read back."""
 
+import hashlib
 import os
 import time
 import uuid
@@ -20,7 +21,16 @@ DEFAULT_TENANT = "default"
 def new_id(unix_ms: int | None = None) -> str:
     """A new UUIDv7. `unix_ms` is the creation time in milliseconds; now when absent."""
     ms = time.time_ns() // 1_000_000 if unix_ms is None else unix_ms
-    value = (ms & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10), "big")
+    return _uuid7(ms, os.urandom(10))
+
+
+def derived_id(unix_ms: int, seed: str) -> str:
+    """A UUIDv7 that is the same for the same time and seed: for what may be written down twice."""
+    return _uuid7(unix_ms, hashlib.sha256(seed.encode()).digest()[:10])
+
+
+def _uuid7(ms: int, tail: bytes) -> str:
+    value = (ms & (1 << 48) - 1) << 80 | int.from_bytes(tail, "big")
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     return str(uuid.UUID(int=value))

@@ -81,7 +81,10 @@ class FileChangeItem(_Item):
 
     type: Literal["file_change"] = "file_change"
     changes: tuple[FileUpdate, ...]
+    """Of a patch that did not fit: what it wanted, in its own lines; empty when it could not be read at all."""
     status: ItemStatus
+    error: str | None = None
+    """Why it was not applied: what the model was told."""
 
 
 class McpToolCallItem(_Item):
@@ -135,6 +138,8 @@ class SubAgentItem(_Item):
     agents: tuple[str, ...] = ()
     """Their thread ids."""
     message: str | None = None
+    until: int | None = None
+    """When a wait ends at the latest, in milliseconds since the epoch."""
     status: ItemStatus
 
 

@@ -1,14 +1,14 @@
 """The submission queue (SQ): what can be asked of a thread. Every Op is plain data; its answer is an Admission, then events."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ._model import WireModel
 from .errors import NotSubmittedReason
 from .ids import TenantId, Uuid7
-from .policies import ApprovalPolicy, SandboxPolicy
+from .policies import ApprovalPolicy, BudgetLimits, SandboxPolicy
 
 
 class TextInput(WireModel):
@@ -141,7 +141,7 @@ class ExecApproval(WireModel):
     approval_id: str
     decision: ApprovalDecision
     prefix_rule: tuple[str, ...] | None = None
-    """With accept: also allow every later command that starts with these words."""
+    """With accept: also allow every later command inside the sandbox that starts with these words, on the whole repository."""
     message: str | None = None
 
 
@@ -160,6 +160,22 @@ class UserInputAnswer(WireModel):
     type: Literal["user_input_answer"] = "user_input_answer"
     request_id: str
     answers: dict[str, tuple[str, ...]]
+
+
+class BudgetAnswer(WireModel):
+    """Answer to a question about a budget that is used up. `decline`: the turn ends as if nobody had been asked."""
+
+    type: Literal["budget_answer"] = "budget_answer"
+    request_id: str
+    decision: Literal["accept", "decline", "cancel"]
+    budgets: BudgetLimits | None = None
+    """With accept: limits for the whole turn, each above what is used already. What is not named here is set as proposed."""
+
+    @model_validator(mode="after")
+    def _limits_go_with_accept(self) -> Self:
+        if self.budgets is not None and self.decision != "accept":
+            raise ValueError("`budgets` can only be given with the decision `accept`")
+        return self
 
 
 class RequestPermissionsResponse(WireModel):
@@ -246,6 +262,7 @@ Op = Annotated[
     | ExecApproval
     | PatchApproval
     | UserInputAnswer
+    | BudgetAnswer
     | RequestPermissionsResponse
     | DynamicToolResponse
     | ResolveElicitation
@@ -259,7 +276,15 @@ Op = Annotated[
 ]
 
 CONTROL_OPS = frozenset(
-    {"interrupt", "shutdown", "exec_approval", "patch_approval", "user_input_answer", "request_permissions_response"}
+    {
+        "interrupt",
+        "shutdown",
+        "exec_approval",
+        "patch_approval",
+        "user_input_answer",
+        "budget_answer",
+        "request_permissions_response",
+    }
 )
 """Ops that still fit when the queue's ordinary places are full, so that a flooded thread can be stopped and answered."""
 
@@ -281,6 +306,8 @@ class Submission(WireModel):
     trace: TraceContext | None = None
     idempotency_key: str | None = None
     """The same key twice is one submission; the first answer is returned."""
+    author: str | None = None
+    """Name of the token that it came with."""
     submitted_at: int
     """Milliseconds since the epoch, when the API accepted it."""
 

@@ -62,8 +62,36 @@ class ExternalSandbox(WireModel):
 SandboxPolicy = Annotated[ReadOnly | WorkspaceWrite | DangerFullAccess | ExternalSandbox, Field(discriminator="type")]
 
 
+class BudgetName(StrEnum):
+    """The spend budgets of a turn, by the name of their limit in Budgets."""
+
+    MODEL_REQUESTS = "model_requests"
+    TOOL_CALLS = "tool_calls"
+    TOKENS = "tokens"
+    WALL_TIME_S = "wall_time_s"
+    COST_USD = "cost_usd"
+
+
+class BudgetLimits(WireModel):
+    """Limits that take the place of those in Budgets. None: as it is."""
+
+    model_requests: int | None = Field(default=None, ge=1)
+    tool_calls: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
+    wall_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    def named(self) -> dict[BudgetName, int | float]:
+        """Those that are given."""
+        return {name: limit for name in BudgetName if (limit := getattr(self, name.value)) is not None}
+
+    def over(self, other: "BudgetLimits") -> "BudgetLimits":
+        """Both together; where both name a limit, this one's."""
+        return other.model_copy(update=self.model_dump(exclude_none=True))
+
+
 class Budgets(WireModel):
-    """Spend budgets of one turn. None: no limit of that kind. A limit that is reached ends the turn as `budget_exceeded`."""
+    """Spend budgets of one turn. None: no limit of that kind. `when_spent` says what happens at a limit."""
 
     model_requests: int | None = Field(default=200, ge=1)
     tool_calls: int | None = Field(default=None, ge=1)
@@ -73,3 +101,10 @@ class Budgets(WireModel):
     """Seconds that a worker has the turn, over all its segments: time parked does not count."""
     cost_usd: float | None = Field(default=None, gt=0)
     """Counts only requests whose model has a price in the provider's configuration."""
+    when_spent: Literal["ask", "end"] | None = None
+    """`ask`: a person is asked for more, and the turn parks until they answer. `end`: the turn ends as `budget_exceeded`.
+    None: `ask`, but `end` where the approval policy is `never`."""
+
+    def raised(self, limits: BudgetLimits) -> "Budgets":
+        """With these limits in place of its own."""
+        return self.model_copy(update=limits.model_dump(exclude_none=True))

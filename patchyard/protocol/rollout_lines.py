@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ._model import WireModel
+from .approvals import ApprovedRules
 from .errors import ErrorInfo
 from .events import DurableMsg
 from .ids import TenantId
@@ -48,8 +49,9 @@ class Compacted(WireModel):
     window_number: int
     replacement_history: tuple[ModelItem, ...]
     summary: str | None = None
-    reason: Literal["manual", "context_limit", "model_downshift", "model_changed"]
-    """`model_changed`: same content, because the next model can't be sent what was sent to the last one."""
+    reason: Literal["manual", "context_limit", "model_asked", "model_downshift", "model_changed"]
+    """`model_asked`: by the tool `new_context_window`. `model_changed`: same content, because the next model can't be sent what
+    was sent to the last one."""
     method: Literal["local", "remote", "token_budget"] | None = None
     """How it was made; None: nothing was left out."""
 
@@ -103,22 +105,13 @@ class SpanRecord(WireModel):
     attributes: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
 
-class ApprovedCommand(WireModel):
-    """A command that a person allowed for the thread, exactly as it was asked."""
+class Allowance(WireModel):
+    """How far an agent may go. None: no limit of that kind."""
 
-    script: str
-    cwd: str
-    escalated: bool
-
-
-class ApprovedRules(WireModel):
-    """What people allowed for the rest of the thread."""
-
-    commands: tuple[ApprovedCommand, ...] = ()
-    paths: tuple[str, ...] = ()
-    """Absolute paths of files that patches may touch."""
-    prefixes: tuple[tuple[str, ...], ...] = ()
-    """First words of commands that may run inside the sandbox."""
+    model_requests: int | None = None
+    tool_calls: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
 
 
 class ChildAgent(WireModel):
@@ -131,8 +124,14 @@ class ChildAgent(WireModel):
     """Beginning of what it was told."""
     closed: bool = False
     usage: TokenUsage = Field(default_factory=TokenUsage)
-    """As far as the parent has counted it."""
+    """As far as the parent has counted it, like the three that follow."""
     cost_usd: float | None = None
+    model_requests: int = 0
+    tool_calls: int = 0
+    share: Allowance | None = None
+    """What each of its turns may use, of the parent's budgets. None: it was started before shares were kept."""
+    up_to: Allowance | None = None
+    """What its thread may have used in all when its present turn ends: so much is set aside. None: it rests."""
 
 
 class Standing(WireModel):

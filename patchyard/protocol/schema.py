@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from .approvals import ApprovalView
 from .events import Event
 from .ops import Submission, SubmissionReceipt
 from .rollout_lines import RolloutLine
@@ -16,6 +17,7 @@ _ROOTS: dict[str, Any] = {
     "rollout_line": RolloutLine,
     "task_create_request": TaskCreateRequest,
     "task_view": TaskView,
+    "approval_view": ApprovalView,
 }
 
 

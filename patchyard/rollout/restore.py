@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.events import (
     DurableMsg,
     ExecApprovalRequest,
@@ -31,7 +32,8 @@ from patchyard.protocol.model_items import (
     ModelItem,
     TokenUsage,
 )
-from patchyard.protocol.ops import TraceContext, TurnOverrides
+from patchyard.protocol.ops import ApprovalDecision, TraceContext, TurnOverrides
+from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.rollout_lines import (
     CompactedLine,
     EventMsgLine,
@@ -52,7 +54,7 @@ from .lines import check_lineage
 from .usage import add_usage
 
 ToolCall = FunctionCall | CustomToolCall
-Question = ExecApprovalRequest | PatchApprovalRequest | RequestUserInput
+Question = ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest
 TurnKind = Literal["regular", "review", "compact", "user_shell"]
 
 
@@ -67,7 +69,8 @@ class UnfinishedTurn:
     started_at: int
     """Milliseconds since the epoch."""
     active_ms: int
-    """Milliseconds that a worker had the turn, over all segments: without the time that it was parked or had no worker."""
+    """Milliseconds that a worker had the turn, over all segments: without the time that it was parked, waited for an answer
+    about its budget, or had no worker."""
     trace: TraceContext | None
     segment: int
     """Number of the segment that wrote last, as TurnRecovered tells it; 0 for the turn's first. A successor is the next one."""
@@ -89,6 +92,10 @@ class UnfinishedTurn:
     """The input that started it is in the history."""
     compacted: bool
     """A new window was opened in it."""
+    limits: BudgetLimits = field(default_factory=BudgetLimits)
+    """Budgets that a person raised in it."""
+    budget_declined: bool = False
+    """A person gave no more budget, or nobody answered in time."""
 
 
 @dataclass(frozen=True)
@@ -168,14 +175,16 @@ class _TurnFold:
     compacted: bool = False
     earlier_ms: int = 0
     last_at: int = 0
+    limits: BudgetLimits = field(default_factory=BudgetLimits)
+    budget_declined: bool = False
 
     def __post_init__(self) -> None:
         # Times of records only: they come from one clock, which need not be the one that `started_at` was read from.
         self.last_at = self.segment_at
 
     def seen(self, timestamp: int) -> None:
-        """A record was written. What the queue writes while the turn is parked is nobody's work."""
-        if self.parked is None:
+        """A record was written. While the turn is parked or waits for more budget that is nobody's work."""
+        if self.parked is None and not any(isinstance(asked, BudgetRequest) for asked in self.questions.values()):
             self.last_at = max(self.last_at, timestamp)
 
     def recovered(self, msg: TurnRecovered, timestamp: int) -> None:
@@ -183,6 +192,16 @@ class _TurnFold:
         self.segment_at = self.last_at = timestamp
         self.segment = msg.segment
         self.parked = None
+
+    def resolved(self, msg: RequestResolved, timestamp: int) -> None:
+        question = self.questions.pop(msg.request_id, None)
+        if not isinstance(question, BudgetRequest):
+            return
+        self.earlier_ms = self.active_ms
+        self.segment_at = self.last_at = timestamp
+        self.budget_declined = msg.decision in (ApprovalDecision.DECLINE, "expired")
+        if msg.budgets is not None:
+            self.limits = msg.budgets.over(self.limits)
 
     @property
     def active_ms(self) -> int:
@@ -217,6 +236,8 @@ class _TurnFold:
             active_ms=self.active_ms,
             input_recorded=self.input_recorded,
             compacted=self.compacted,
+            limits=self.limits,
+            budget_declined=self.budget_declined,
         )
 
 
@@ -316,10 +337,10 @@ class _Fold:
                 turn.items.pop(msg.item.id, None)
             case ExecApprovalRequest() | PatchApprovalRequest():
                 turn.questions[msg.approval_id] = msg
-            case RequestUserInput():
+            case RequestUserInput() | BudgetRequest():
                 turn.questions[msg.request_id] = msg
             case RequestResolved():
-                turn.questions.pop(msg.request_id, None)
+                turn.resolved(msg, timestamp)
             case _:
                 pass
 

@@ -66,11 +66,15 @@ class MemoryThread:
     worker: str = ""
     why: str = "new"
     container: str = ""
+    parent: str = ""
+    payer: str = ""
+    awaits: list[str] = field(default_factory=list)
+    agents: list[str] = field(default_factory=list)
     last: str = ""
     closing: bool = False
     ended: bool = False
-    cost: float | None = None
-    totals: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+    """By kind and name: `u:` of the active turn, `f:` of the agents that it has started, `t:` of an agent's whole thread."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
     records: dict[int, bytes] = field(default_factory=dict)
     answers: dict[str, tuple[str, str, str, str]] = field(default_factory=dict)
@@ -97,6 +101,8 @@ FIELDS = (
     "segment",
     "why",
     "crashes",
+    "parent",
+    "kind",
 )
 
 
@@ -175,27 +181,13 @@ class MemoryState:
     def _clear_turn(self, t: MemoryThread) -> None:
         t.turn = t.kind = t.schema = ""
         t.segment = t.crashes = 0
-        t.totals, t.cost = {}, None
+        t.sums = {name: value for name, value in t.sums.items() if name.startswith("t:")}
 
     def _begin_turn(self, thread: str, turn: str, kind: str, schema: str, submitted_at: int) -> None:
         t = self._threads[thread]
         self._clear_turn(t)
         t.turn, t.kind, t.schema, t.turn_at, t.why = turn, kind, schema, submitted_at, "new"
         t.segment = 1 if thread in self._leases else 0
-
-    def _promote(self, thread: str) -> None:
-        for entry in self._threads[thread].waiting.values():
-            if entry.starts:
-                self._begin_turn(thread, entry.id, entry.starts, "", entry.submitted_at)
-                return
-
-    def _close_thread(self, thread: str) -> None:
-        t = self._threads[thread]
-        t.waiting.clear()
-        self._make_idle(thread)
-        t.texts.clear()
-        self._clear_turn(t)
-        t.status = "closed"
 
     def _publish(self, thread: str, fence: str, entry: Args, head: bytes, text: bytes) -> None:
         t = self._threads[thread]
@@ -229,6 +221,17 @@ class MemoryState:
         self._threads[a["thread"]].last = f"{verb}:{a['fence']}:{a['first']}:{a.get('turn', '')}={answer}"
         return [answer.encode()]
 
+    def _charge(self, thread: str, used: Mapping[str, float]) -> None:
+        t = self._threads[thread]
+        _add(t, "u:", used)
+        while t.parent:
+            _add(t, "t:", used)
+            parent = self._threads[t.parent]
+            if parent.turn != t.payer:
+                return
+            _add(parent, "f:", used)
+            t = parent
+
     def _write(self, a: Args, blobs: Sequence[bytes]) -> None:
         t, lines = self._threads[a["thread"]], len(a["events"])
         for i, entry in enumerate(a.get("live", [])):
@@ -239,12 +242,16 @@ class MemoryState:
             t.texts.pop(item, None)
         for stream_id in a.get("consumed", []):
             t.waiting.pop(stream_id, None)
-        for name, amount in a.get("totals", {}).items():
-            t.totals[name] = t.totals.get(name, 0) + amount
-        if "cost" in a:
-            t.cost = (t.cost or 0.0) + float(a["cost"])
+        used = dict(a.get("totals", {})) | ({"cost": float(a["cost"])} if "cost" in a else {})
+        if used:
+            self._charge(a["thread"], used)
         if "container" in a:
             t.container = a["container"]
+
+
+def _add(t: MemoryThread, kind: str, used: Mapping[str, float]) -> None:
+    for name, amount in used.items():
+        t.sums[kind + name] = t.sums.get(kind + name, 0) + amount
 
 
 def admission(a: Args, turn: str, kind: str, schema: str) -> tuple[str, str]:

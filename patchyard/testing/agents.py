@@ -23,6 +23,10 @@ class Child:
     cost_usd: float | None = None
     error: str | None = None
     """It can't be started, for this reason."""
+    model_requests: int = 0
+    tool_calls: int = 0
+    queued: bool = False
+    """It waits for a slot instead of running."""
     sent: list[str] = field(default_factory=list)
     """Further input that it got; each is answered at once."""
     closed: bool = False
@@ -53,9 +57,11 @@ class ScriptedAgents:
             raise AgentThreadError(ErrorInfo.of(ErrorCode.QUEUE_UNAVAILABLE, child.error))
         self._running[order.thread_id] = (child, self._clock.monotonic() + child.seconds)
 
-    async def send(self, thread_id: str, message: str, *, interrupt: bool) -> None:
+    async def send(self, thread_id: str, message: str, *, interrupt: bool) -> bool:
         """See AgentThreads."""
+        starts = interrupt or not self._state(thread_id).busy
         self.child(thread_id).sent.append(f"!{message}" if interrupt else message)
+        return starts
 
     async def states(self, thread_ids: Sequence[str]) -> Sequence[AgentState]:
         """See AgentThreads."""
@@ -89,5 +95,14 @@ class ScriptedAgents:
         usage = TokenUsage(input_tokens=child.tokens, total_tokens=child.tokens)
         answer = child.sent[-1] if child.sent else child.answer
         done = not child.hangs and self._clock.monotonic() >= end
-        status: AgentStatus = "closed" if child.closed else "completed" if done else "running"
-        return AgentState(thread_id, status, answer if done else None, usage=usage, cost_usd=child.cost_usd)
+        busy: AgentStatus = "queued" if child.queued else "running"
+        status: AgentStatus = "closed" if child.closed else "completed" if done else busy
+        return AgentState(
+            thread_id,
+            status,
+            answer if done else None,
+            usage=usage,
+            cost_usd=child.cost_usd,
+            model_requests=child.model_requests,
+            tool_calls=child.tool_calls,
+        )

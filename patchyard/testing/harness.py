@@ -9,6 +9,7 @@ from typing import Any
 
 from patchyard.agent.config import Ports, SessionConfig
 from patchyard.agent.ports import TurnOutcome
+from patchyard.agent.recall import ApprovalMemory
 from patchyard.agent.session import Session, SessionOutcome
 from patchyard.protocol.events import DurableMsg
 from patchyard.protocol.ops import Op, Submission, TraceContext
@@ -110,6 +111,7 @@ class AgentHarness:
         clock: FakeClock | None = None,
         price: float | None = None,
         agents: ScriptedAgents | None = None,
+        approvals: ApprovalMemory | None = None,
         **config: Any,
     ) -> None:
         self.clock = clock or FakeClock()
@@ -120,6 +122,7 @@ class AgentHarness:
         self.gate = ScriptedGate(self.clock, **(gate or {}))
         self.telemetry = RecordingTelemetry()
         self.agents = agents
+        self.approvals = approvals
         self.config = SessionConfig(
             tenant_id="default",
             thread_id=self.channel.thread_id,
@@ -131,7 +134,8 @@ class AgentHarness:
 
     def new_session(self, restored: RestoredThread | None = None) -> Session:
         """A session over the present doubles."""
-        ports = Ports(self.channel, self.model, self.source, self.gate, self.telemetry, self.clock, self.agents)
+        doubles = (self.channel, self.model, self.source, self.gate, self.telemetry, self.clock)
+        ports = Ports(*doubles, self.agents, self.approvals)
         return Session(self.config, ports, restored)
 
     def submit(self, op: Op | None = None) -> Submission:

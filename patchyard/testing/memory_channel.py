@@ -1,7 +1,7 @@
 """A thread's queues in memory: keeps what was committed and checks the rules of the record while it is written."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from patchyard.agent.ports import LeaseLost
 from patchyard.protocol.events import TERMINAL_TURN_TYPES, DurableMsg, ItemCompleted, ItemStarted, LiveMsg, TurnStarted
@@ -79,6 +79,8 @@ class MemoryChannel:
         self.commits = 0
         """How many writes there were."""
         self.parked_until: int | None = None
+        self.parked_for: tuple[str, ...] = ()
+        """Agents whose end wakes it."""
         self.parked = False
         self.kept = False
         """The last turn's end kept the lease."""
@@ -92,7 +94,9 @@ class MemoryChannel:
 
     # --- for tests
 
-    def submit(self, op: Op, *, submission_id: str | None = None, trace: TraceContext | None = None) -> Submission:
+    def submit(
+        self, op: Op, *, submission_id: str | None = None, trace: TraceContext | None = None, author: str | None = None
+    ) -> Submission:
         """Put an Op into the submission queue."""
         submission = Submission(
             id=submission_id or new_id(self.clock.now_ms()),
@@ -100,6 +104,7 @@ class MemoryChannel:
             thread_id=self.thread_id,
             op=op,
             trace=trace,
+            author=author,
             submitted_at=self.clock.now_ms(),
         )
         self._waiting[submission.id] = submission
@@ -177,25 +182,41 @@ class MemoryChannel:
         self._write(payloads, turn_id, submission_id, consumed)
 
     async def finish_turn(
-        self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
+        keep_lease: bool = False,
     ) -> bool:
         """See ThreadChannel."""
         self.kept = keep_lease
+        answers = answers or {}
         await asyncio.sleep(0)
         self._check_lease()
         _require(self.active_turn == turn_id, f"finish of {turn_id}, but {self.active_turn} is active")
-        if any(self._is_steer(s, turn_id) and s.id not in consumed for s in self._waiting.values()):
+        if any(self._is_steer(s, turn_id) and s.id not in (*answers, *consumed) for s in self._waiting.values()):
             return False
+        for submission_id, records in answers.items():
+            self._write(records, turn_id, submission_id, [submission_id])
         self._write(payloads, turn_id, None, consumed)
         _require(self.active_turn != turn_id, "finish_turn without a terminal event")
         return True
 
-    async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
+    async def park(
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        until_ms: int | None = None,
+        awaits: Sequence[str] = (),
+    ) -> None:
         """See ThreadChannel."""
         await asyncio.sleep(0)
         self._check_lease()
         self._write(payloads, turn_id, None, ())
-        self.parked, self.parked_until, self._lost = True, until_ms, True
+        self.parked, self.parked_until, self.parked_for, self._lost = True, until_ms, tuple(awaits), True
 
     def live(self, msg: LiveMsg, *, turn_id: str | None = None) -> None:
         """See ThreadChannel."""

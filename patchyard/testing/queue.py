@@ -13,10 +13,11 @@ from typing import Any
 from patchyard.adapters.queue import QueueCore, QueueUnavailable
 from patchyard.adapters.queue._backend import Reply, ScriptName, StreamBounds, StreamEntry
 
-from ._queue_state import FIELDS, TOTALS, Args, MemoryState, MemoryThread, Waiting, admission, id_order
+from ._queue_ends import MemoryEnds
+from ._queue_state import FIELDS, Args, MemoryThread, Waiting, admission, id_order
 
 
-class MemoryBackend(MemoryState):
+class MemoryBackend(MemoryEnds):
     """The scripts on plain dictionaries. `now_ms` is the server's clock; `available` False makes every call fail."""
 
     # --- Backend
@@ -86,9 +87,9 @@ class MemoryBackend(MemoryState):
         if t is not None and len(t.waiting) >= a["places"] and not decided:
             return [b"FULL", len(t.waiting)]
         if t is None:
-            reg = a["reg"]
-            t = MemoryThread(a["tenant"], reg["task"], reg["repo"], reg["spec"], reg["title"], a["prio"])
-            self._threads[a["thread"]] = t
+            if not self._may_register(a):
+                return [b"CLOSED"]
+            t = self._register(a)
         t.answers[a["idem"]] = first
         if decided:
             self._decide_here(a, t, turn)
@@ -96,42 +97,32 @@ class MemoryBackend(MemoryState):
             self._enqueue(a, t, answer, turn, blobs[0])
         return [b"OK", *(part.encode() for part in first)]
 
+    def _may_register(self, a: Args) -> bool:
+        if "parent" not in a["reg"]:
+            return True
+        parent = self._threads.get(a["reg"]["parent"])
+        return parent is not None and (parent.tenant, parent.turn) == (a["tenant"], a["reg"]["payer"])
+
+    def _register(self, a: Args) -> MemoryThread:
+        reg = a["reg"]
+        t = MemoryThread(a["tenant"], reg["task"], reg["repo"], reg["spec"], reg["title"], a["prio"])
+        self._threads[a["thread"]] = t
+        if "parent" in reg:
+            t.parent, t.payer = reg["parent"], reg["payer"]
+            self._threads[t.parent].agents.append(a["thread"])
+        return t
+
     def _decide_here(self, a: Args, t: MemoryThread, turn: str) -> None:
-        if turn:
-            self._interrupt_here(a, t, turn)
         if a["class"] == "shutdown":
-            for entry in t.waiting.values():
-                text = "The thread was closed before this could be done."
-                rejected = {"type": "op_rejected", "op": entry.op, "reason": None, "message": text}
-                self._decide(a["thread"], rejected, entry.id, "")
-            self._decide(a["thread"], {"type": "thread_closed"}, a["id"], "")
-            self._close_thread(a["thread"])
-        elif t.waiting:
+            self._close_here(a["thread"], a["id"])
+            return
+        if turn:
+            self._interrupt_here(a["thread"], a["id"])
+        if t.waiting:
             self._promote(a["thread"])
             self._make_ready(a["thread"], "new")
         else:
             self._make_idle(a["thread"])
-
-    def _interrupt_here(self, a: Args, t: MemoryThread, turn: str) -> None:
-        gone = {name: e for name, e in t.waiting.items() if turn in (e.turn, e.id)}
-        for name in gone:
-            del t.waiting[name]
-        if t.task and not t.ended:
-            changed = {"type": "task_status_changed", "status": "cancelled", "reason": "interrupted", "error": None}
-            self._decide(a["thread"], changed, a["id"], turn)
-        interrupted = {
-            "type": "turn_interrupted",
-            "usage": {name: t.totals.get(name, 0) for name in TOTALS},
-            "cost_usd": t.cost,
-            "model_requests": t.totals.get("requests", 0),
-            "tool_calls": t.totals.get("calls", 0),
-            "duration_ms": max(0, self._now_ms() - t.turn_at),
-            "dropped_submission_ids": [e.id for e in gone.values() if e.role == "steer"],
-        }
-        self._decide(a["thread"], interrupted, a["id"], turn)
-        t.ended = True
-        self._clear_turn(t)
-        t.texts.clear()
 
     def _enqueue(self, a: Args, t: MemoryThread, answer: str, turn: str, text: bytes) -> None:
         role, belongs, starts = "op", "", ""
@@ -218,9 +209,7 @@ class MemoryBackend(MemoryState):
             return [b"STEER"]
         self._write(a, blobs)
         t.waiting = {n: e for n, e in t.waiting.items() if e.id != a["turn"]}
-        self._clear_turn(t)
-        t.texts.clear()
-        t.ended = True
+        self._end_turn(a["thread"], a["turn"])
         if a.get("close"):
             self._drop_lease(a["thread"])
             self._close_thread(a["thread"])
@@ -241,10 +230,13 @@ class MemoryBackend(MemoryState):
         self._drop_lease(a["thread"])
         t.texts.clear()
         t.fence += 1
+        t.awaits = list(a.get("awaits", []))
+        over = any(name not in self._threads or not self._threads[name].turn for name in t.awaits)
+        waking = ("control", "steer") if t.awaits else ("control",)
         unseen = any(id_order(name) > id_order(a["seen"]) for name in t.waiting)
         if a.get("ready"):
             self._make_ready(a["thread"], "hand_over")
-        elif unseen or any(e.role == "control" for e in t.waiting.values()):
+        elif unseen or over or any(e.role in waking for e in t.waiting.values()):
             self._make_ready(a["thread"], "unparked")
         else:
             t.status = "parked"
@@ -343,7 +335,8 @@ class MemoryBackend(MemoryState):
 
     def _fields(self, thread: str) -> list[Any]:
         t = self._threads[thread]
-        return [part for name in FIELDS for part in (name.encode(), str(getattr(t, name)).encode())]
+        fields = {name: str(getattr(t, name)) for name in FIELDS} | {name: str(value) for name, value in t.sums.items()}
+        return [part.encode() for pair in fields.items() for part in pair]
 
 
 class MemoryQueueCore(QueueCore):

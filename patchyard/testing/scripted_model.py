@@ -50,11 +50,16 @@ class ScriptedModel:
 
     def __init__(self, clock: FakeClock, steps: Sequence[ScriptStep], *, price: float | None = None) -> None:
         self.requests: list[ModelRequest] = []
+        self.prewarmed: list[ModelRequest] = []
         self.closed_early = 0
         """Streams that the caller left before their end."""
         self._clock = clock
         self._price = price
         self._steps = list(steps)
+
+    def prewarm(self, request: ModelRequest) -> None:
+        """See ModelClient."""
+        self.prewarmed.append(request)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """See ModelClient."""

@@ -117,11 +117,11 @@ class Service:
                 return [line.json for line in whole]
         raise AssertionError("the records have a gap")
 
-    async def start_worker(self, **env: str) -> subprocess.Popen[bytes]:
+    async def start_worker(self, *, slots: int = 8, **env: str) -> subprocess.Popen[bytes]:
         """A worker process that is ready."""
         number = len(self.workers) + 1
         log = self.folder / f"worker-{number}.log"
-        argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--pool", "threads", "--concurrency", "8"]
+        argv = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--pool", "threads", "--concurrency", str(slots)]
         argv += ["--queues", "turns,maintenance", "--without-gossip", "--without-mingle", "--hostname", f"w{number}@test"]
         process = _spawn(argv, self.environment() | env, log)
         self.workers.append(process)

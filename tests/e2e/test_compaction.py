@@ -74,3 +74,40 @@ def test_a_worker_that_dies_while_it_compacts(tmp_path: Path) -> None:
             assert done == ["interrupted", "completed"]
 
     asyncio.run(main())
+
+
+def test_the_model_ends_its_window_itself_and_goes_on_with_its_notes(tmp_path: Path) -> None:
+    hooks = {
+        "PreCompact": [{"matcher": "auto", "command": "cat > /tmp/before.json"}],
+        "PostCompact": [{"command": "cat > /tmp/after.json"}],
+    }
+    notes = {"notes": "add() in calc.py subtracts; patch line 2."}
+    steps = [
+        call("cat calc.py"),
+        {"items": [{"call": "get_context_remaining", "arguments": {}}], "usage": {"input_tokens": 76_000, "output_tokens": 0}},
+        {
+            "items": [{"call": "new_context_window", "arguments": notes}],
+            "expect": {"contains": ["About 4000 tokens are left", "<context_window>\nOnly about "]},
+        },
+        {
+            **call("cat /tmp/before.json /tmp/after.json"),
+            "expect": {"contains": ["<new_context_window>", notes["notes"], "case own. add() subtracts"]},
+        },
+        {**patch(FIX), "expect": {"contains": ['"hook_event_name": "PreCompact"', '"hook_event_name": "PostCompact"']}},
+        say("Fixed."),
+    ]
+
+    async def main() -> None:
+        async with running_service(tmp_path, script(own=steps)) as service:
+            await service.start_worker(PATCHYARD_COMPACTION="token_budget", PATCHYARD_MODEL_CONTEXT_WINDOW="100000")
+            task = await service.create(spec(buggy_repository(tmp_path), "own", verify={"command": VERIFY}, hooks=hooks))
+            await task.ended()
+            view = await service.task_view(task)
+            assert (view.status, view.verified) == (TaskStatus.SUCCEEDED, True)
+            (window,) = await windows(task)
+            assert (window.payload.reason, window.payload.window_number) == ("model_asked", 1)
+            entries = service.model.log.all()
+            assert [entry.headers["x-patchyard-window"].rsplit(":", 1)[1] for entry in entries] == ["0"] * 3 + ["1"] * 3
+            assert {entry.kind for entry in entries} == {"turn"}
+
+    asyncio.run(main())

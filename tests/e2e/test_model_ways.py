@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from patchyard.protocol.errors import ErrorCode
+from patchyard.protocol.events import TurnFailed
 from patchyard.protocol.rollout_lines import ModelRequestLine
 from patchyard.replay import Script
 
@@ -36,9 +38,30 @@ def test_a_task(tmp_path: Path, way: str) -> None:
             assert [entry.wire for entry in entries] == [way] * 3
             if way == "websocket":
                 assert [entry.new_items for entry in entries[1:]] == [1, 1]
-                assert service.model.upgrades == 1
+                assert (service.model.upgrades, service.model.prewarms) == (1, 1)
             assert service.model.violations.all() == ()
             records = [line.payload for line in await task.lines() if isinstance(line, ModelRequestLine)]
             assert {record.transport for record in records} == {"websocket" if way == "websocket" else "sse"}
+
+    asyncio.run(main())
+
+
+def test_a_budget_of_money_with_the_price_of_the_environment(tmp_path: Path) -> None:
+    """A million tokens read for 1 dollar, half of it from the cache for 0.25, and 100,000 written for 10 a million."""
+    usage = {"input_tokens": 1_000_000, "cached_input_tokens": 500_000, "output_tokens": 100_000}
+    spends = {"items": [{"call": "exec_command", "arguments": {"cmd": "true"}}], "usage": usage}
+    script = Script.model_validate({"steps": [spends, {"items": [{"message": "That is all."}]}]})
+    price = {"INPUT": "1", "CACHED_INPUT": "0.25", "OUTPUT": "10"}
+
+    async def main() -> None:
+        async with running_service(tmp_path, script) as service:
+            await service.start_worker(**{f"PATCHYARD_MODEL_PRICE_{kind}": value for kind, value in price.items()})
+            asked = {"repository": {"type": "none"}, "instruction": "spend", "approval": "never", "budgets": {"cost_usd": 1.5}}
+            task = await service.create(asked)
+            (end,) = [event for event in await task.ended() if isinstance(event, TurnFailed)]
+            assert end.error.code is ErrorCode.BUDGET_EXCEEDED
+            records = [line.payload for line in await task.lines() if isinstance(line, ModelRequestLine)]
+            assert records[0].cost_usd == pytest.approx(0.5 + 0.125 + 1.0)
+            assert end.cost_usd == pytest.approx(sum(record.cost_usd or 0 for record in records))
 
     asyncio.run(main())

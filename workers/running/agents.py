@@ -5,7 +5,17 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from patchyard.adapters.queue import QueueCore, QueueError, ThreadClosedError, ThreadNotFound, ThreadRegistration, ThreadStatus
+from patchyard.adapters.queue import (
+    ParentTurn,
+    QueueCore,
+    QueueError,
+    Spent,
+    ThreadClosedError,
+    ThreadNotFound,
+    ThreadRegistration,
+    ThreadState,
+    ThreadStatus,
+)
 from patchyard.adapters.store import ObjectStore, StoredSegments, StoreError
 from patchyard.adapters.workspace import WorkspaceError
 from patchyard.agent.agents.port import BUSY, AgentOrder, AgentState, AgentStatus, AgentThreadError
@@ -13,11 +23,11 @@ from patchyard.agent.ports import SandboxError
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import TurnCompleted, TurnFailed, TurnInterrupted
 from patchyard.protocol.ids import new_id
-from patchyard.protocol.ops import Interrupt, Op, Shutdown, Submission, TextInput, TurnInput
+from patchyard.protocol.ops import Admission, Interrupt, Op, Shutdown, Submission, TextInput, TurnInput
 from patchyard.protocol.policies import ApprovalMode
 from patchyard.protocol.rollout_lines import EventMsgLine, RolloutLine
 from patchyard.protocol.tasks import TaskSpec
-from patchyard.rollout import RestoredThread, RolloutError, decode_line, load_thread, read_back, thread_prefix
+from patchyard.rollout import RolloutError, decode_line, load_thread, read_back, thread_prefix
 
 from .artefacts import Snapshots
 from .boxes import TurnBoxes
@@ -57,14 +67,15 @@ class QueueAgents:
             raise AgentThreadError(error.info) from error
         except ValidationError as error:
             raise AgentThreadError(_bad(str(error.errors()[0]["msg"]))) from error
-        registration = ThreadRegistration(spec_json=spec.model_dump_json(), title=order.instruction[-_TITLE:])
+        parent = ParentTurn(self._owner.thread_id, order.turn_id)
+        registration = ThreadRegistration(spec_json=spec.model_dump_json(), title=order.instruction[-_TITLE:], parent=parent)
         await self._submit(order.thread_id, _say(order.instruction), key="spawn", registration=registration)
 
-    async def send(self, thread_id: str, message: str, *, interrupt: bool) -> None:
+    async def send(self, thread_id: str, message: str, *, interrupt: bool) -> bool:
         """See the port."""
         if interrupt:
             await self._submit(thread_id, Interrupt())
-        await self._submit(thread_id, _say(message))
+        return (await self._submit(thread_id, _say(message))).type == "started"
 
     async def states(self, thread_ids: Sequence[str]) -> Sequence[AgentState]:
         """See the port."""
@@ -72,7 +83,13 @@ class QueueAgents:
 
     async def changed(self, thread_ids: Sequence[str]) -> None:
         """See the port."""
-        while all([await self._status(thread_id) in BUSY for thread_id in thread_ids]):  # noqa: ASYNC110 - in other processes
+        running: set[str] = set()
+        while True:
+            seen = {thread_id: await self._status(thread_id) for thread_id in thread_ids}
+            runs = {thread_id for thread_id, status in seen.items() if status == "running"}
+            if running - runs or not all(status in BUSY for status in seen.values()):
+                return
+            running = runs
             await asyncio.sleep(_LOOK_S)
 
     async def close(self, thread_id: str) -> None:
@@ -102,13 +119,14 @@ class QueueAgents:
 
     async def _submit(
         self, thread_id: str, op: Op, *, key: str | None = None, registration: ThreadRegistration | None = None
-    ) -> None:
+    ) -> Admission:
         try:
             receipt = await self._queue.submit(self._submission(thread_id, op, key=key), registration=registration)
         except QueueError as error:
             raise AgentThreadError(error.info) from error
         if receipt.admission.type == "not_submitted" and not isinstance(op, Interrupt):
             raise AgentThreadError(_bad(f"it does not take this now ({receipt.admission.reason.value})"))
+        return receipt.admission
 
     def _submission(self, thread_id: str, op: Op, *, key: str | None) -> Submission:
         submission_id = new_id()
@@ -124,40 +142,34 @@ class QueueAgents:
     # --- looking
 
     async def _status(self, thread_id: str) -> AgentStatus:
-        """As far as the queue knows; `completed` for every end."""
+        state = await self._thread_state(thread_id)
+        return "unknown" if state is None else _status_of(state)
+
+    async def _thread_state(self, thread_id: str) -> ThreadState | None:
         try:
             state = await self._queue.thread_state(thread_id)
         except QueueError as error:
             raise AgentThreadError(error.info) from error
-        if state is None or state.tenant_id != self._owner.tenant_id:
-            return "unknown"
-        match state.status:
-            case ThreadStatus.CLOSED:
-                return "closed"
-            case ThreadStatus.PARKED:
-                return "waiting"
-            case ThreadStatus.IDLE:
-                return "completed"
-            case _ if state.active_turn_id is None:
-                return "completed"
-            case ThreadStatus.QUEUED:
-                return "queued"
-            case _:
-                return "running"
+        return None if state is None or state.tenant_id != self._owner.tenant_id else state
 
     async def _state(self, thread_id: str) -> AgentState:
-        status = await self._status(thread_id)
-        if status == "unknown":
-            return AgentState(thread_id, status)
+        state = await self._thread_state(thread_id)
+        if state is None:
+            return AgentState(thread_id, "unknown")
         tail = await self._tail(thread_id)
         segments = StoredSegments(self._store)
         try:
-            restored = await load_thread(segments, self._owner.tenant_id, thread_id, tail)
+            spent = state.spent or await self._spent_by_records(segments, thread_id, tail)
             end = await self._last_end(segments, thread_id, tail)
         except (StoreError, RolloutError) as error:
             message = f"the records of agent {thread_id} can't be read now"
             raise AgentThreadError(ErrorInfo.of(ErrorCode.STORE_UNAVAILABLE, message)) from error
-        return _told(thread_id, status, restored, end)
+        return _told(thread_id, _status_of(state), spent, end)
+
+    async def _spent_by_records(self, segments: StoredSegments, thread_id: str, tail: Sequence[RolloutLine]) -> Spent:
+        """Of an agent that was started before the queue kept sums."""
+        restored = await load_thread(segments, self._owner.tenant_id, thread_id, tail)
+        return Spent(restored.usage, restored.cost_usd, model_requests=0, tool_calls=0)
 
     async def _tail(self, thread_id: str) -> list[RolloutLine]:
         lines: list[RolloutLine] = []
@@ -191,7 +203,24 @@ def depth_of(spec: TaskSpec) -> int:
     return int(label) if label.isdecimal() and len(label) < 4 else 0
 
 
-def _told(thread_id: str, status: AgentStatus, restored: RestoredThread, end: Terminal | None) -> AgentState:
+def _status_of(state: ThreadState) -> AgentStatus:
+    """As far as the queue knows; `completed` for every end."""
+    match state.status:
+        case ThreadStatus.CLOSED:
+            return "closed"
+        case ThreadStatus.PARKED:
+            return "waiting"
+        case ThreadStatus.IDLE:
+            return "completed"
+        case _ if state.active_turn_id is None:
+            return "completed"
+        case ThreadStatus.QUEUED:
+            return "queued"
+        case _:
+            return "running"
+
+
+def _told(thread_id: str, status: AgentStatus, spent: Spent, end: Terminal | None) -> AgentState:
     error = message = None
     match end:
         case TurnCompleted():
@@ -202,7 +231,16 @@ def _told(thread_id: str, status: AgentStatus, restored: RestoredThread, end: Te
             status = "interrupted"
         case _:
             pass
-    return AgentState(thread_id, status, message, error, usage=restored.usage, cost_usd=restored.cost_usd)
+    return AgentState(
+        thread_id,
+        status,
+        message,
+        error,
+        usage=spent.usage,
+        cost_usd=spent.cost_usd,
+        model_requests=spent.model_requests,
+        tool_calls=spent.tool_calls,
+    )
 
 
 def _end(line: RolloutLine) -> Terminal | None:

@@ -1,6 +1,6 @@
 """The thread's channel as a session gets it: the queue's own, with the turn's spans and our records laid in."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from observability import ThreadTelemetry
 from patchyard.adapters.queue import QueueThreadChannel
@@ -53,24 +53,38 @@ class WorkerChannel:
             self.on_outputs()
 
     async def finish_turn(
-        self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
+        keep_lease: bool = False,
     ) -> bool:
         """See agent.ports.ThreadChannel."""
         self._telemetry.note_status(_status(payloads))
         spans = self._telemetry.take_records()
         records = [*payloads, *spans]
-        if not await self._inner.finish_turn(records, turn_id=turn_id, consumed=consumed, keep_lease=keep_lease):
+        finishing = self._inner.finish_turn(records, turn_id=turn_id, consumed=consumed, answers=answers, keep_lease=keep_lease)
+        if not await finishing:
             self._telemetry.put_back(spans)
             return False
         self._telemetry.end_turn()
         return True
 
-    async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
+    async def park(
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        until_ms: int | None = None,
+        awaits: Sequence[str] = (),
+    ) -> None:
         """See agent.ports.ThreadChannel."""
         await self._release_soon()
         self._telemetry.note_status("parked")
         spans = self._telemetry.take_records()
-        await self._inner.park([*payloads, *spans], turn_id=turn_id, until_ms=until_ms)
+        await self._inner.park([*payloads, *spans], turn_id=turn_id, until_ms=until_ms, awaits=awaits)
         self._telemetry.end_turn()
 
     def live(self, msg: LiveMsg, *, turn_id: str | None = None) -> None:

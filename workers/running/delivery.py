@@ -1,5 +1,6 @@
 """What a turn owes when it ends: the patch, its verification, and the task's state. The agent's TurnGate."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import assert_never
@@ -73,7 +74,7 @@ class Delivery:
                 return None
             if self._verdict is not None and patch.data == self._checked:
                 return None  # the agent finished again without a change: the verdict stands
-            return await self._verify(self._spec.verify, patch)
+            return await self._verify_or_forget(self._spec.verify, patch)
         except _INFRASTRUCTURE as error:
             raise TurnError(error.info) from error
 
@@ -136,6 +137,16 @@ class Delivery:
             names = ", ".join(patch.left_out[:5])
             events.append(Warning_(message=f"Repositories inside the work tree are not part of the patch: {names}."))
         return events
+
+    async def _verify_or_forget(self, verify: VerifySpec, patch: Patch) -> str | None:
+        """A run that is cut off (the turn's time is over, and it may get more) is none: as after the loss of a worker."""
+        done = self._round
+        try:
+            return await self._verify(verify, patch)
+        except asyncio.CancelledError:
+            if self._verdict is None or self._verdict.round <= done:
+                self._round = done
+            raise
 
     async def _verify(self, verify: VerifySpec, patch: Patch) -> str | None:
         self._round += 1

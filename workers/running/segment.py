@@ -16,18 +16,19 @@ from patchyard.adapters.store import StoredSegments, StoreError
 from patchyard.agent.config import Ports, SessionConfig
 from patchyard.agent.session import Session, SessionOutcome
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import TaskStatusChanged, TurnFailed, TurnStarted, VerificationCompleted
-from patchyard.protocol.model_items import TokenUsage
+from patchyard.protocol.events import TurnStarted, VerificationCompleted
 from patchyard.protocol.policies import SandboxPolicy
 from patchyard.protocol.rollout_lines import EventMsgLine, RolloutLine
-from patchyard.protocol.tasks import TaskSpec, TaskStatus
+from patchyard.protocol.tasks import TaskSpec
 from patchyard.rollout import RestoredThread, RolloutError, decode_line, load_thread, read_back, thread_prefix
 from workers.parts import Parts
 
 from .agents import QueueAgents, depth_of
+from .approvals import RepositoryApprovals
 from .boxes import TurnBoxes
 from .channel import WorkerChannel
 from .delivery import Delivery
+from .giving_up import GivingUp
 from .owners import Owner
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,7 @@ MAX_CRASHES = 3
 STORE_PAUSE_S = 2.0
 """Before a thread whose records can't be read now is given back."""
 _PAGE = 1000
-_STRAY_S = 0.2
-"""How long a broken turn's waiting submissions are collected."""
+_TOO_MANY = "The turn ended {} workers and is not tried again. Its rollout shows how far it came."
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,12 @@ class Segment:
         try:
             spec = TaskSpec.model_validate_json(claim.spec_json)
         except ValidationError as error:
-            await self._give_up(ErrorInfo.of(ErrorCode.INTERNAL, f"The task's specification can't be read: {error}"))
+            await self._giving_up(f"The task's specification can't be read: {error}").thread()
             return
-        if claim.crashes >= MAX_CRASHES:
-            text = f"The turn ended {claim.crashes} workers and is not tried again. Its rollout shows how far it came."
-            await self._give_up(ErrorInfo.of(ErrorCode.INTERNAL, text))
+        gives_up = claim.crashes >= MAX_CRASHES and claim.active_turn_id is not None
+        if claim.crashes > MAX_CRASHES and gives_up:
+            # Even to read its records was too much: it ends without them.
+            await self._giving_up(_TOO_MANY.format(claim.crashes)).turn()
             return
         try:
             start = await self._restore()
@@ -93,6 +94,10 @@ class Segment:
             log.warning("the thread's records can't be read, it is given back: %s", error)
             await asyncio.sleep(STORE_PAUSE_S)
             await self._channel.hand_over()
+            return
+        if gives_up:
+            self._telemetry.end_turn()
+            await self._giving_up(_TOO_MANY.format(claim.crashes), start.restored).turn()
             return
         await self._serve(spec, start)
 
@@ -126,6 +131,9 @@ class Segment:
             clock=self._parts.clock,
             agents=QueueAgents(
                 self._parts.queue, self._parts.store, self._parts.boxes.snapshots, self._owner(), spec=spec, boxes=boxes
+            ),
+            approvals=RepositoryApprovals.of(
+                self._parts.catalog, spec.repository, tenant_id=self._claim.tenant_id, thread_id=self._claim.thread_id
             ),
         )
         self._session = Session(self._config(spec), ports, start.restored)
@@ -228,33 +236,18 @@ class Segment:
             recovery_reason=reason,
             stream_retries=settings.model_stream_retries,
             hold_time_s=settings.hold_time_s,
+            question_expiry_s=settings.question_expiry_s,
             secrets=self._parts.secrets,
+            agents_limit=settings.agents_limit,
+            agents_depth_limit=settings.agents_depth,
+            tenant_hooks=settings.hooks_of(claim.tenant_id),
             agent_depth=depth_of(spec),
         )
 
-    async def _give_up(self, error: ErrorInfo) -> None:
-        """End a turn that can't be run at all, with everything that waits for it."""
-        turn_id = self._claim.active_turn_id
-        log.error("a turn is given up: %s", error.message)
-        waiting = await self._waiting()
-        if turn_id is None:
-            await self._queue_channel.hand_over()
-            return
-        failed = TaskStatusChanged(status=TaskStatus.FAILED, reason=error.code.value, error=error)
-        ended = TurnFailed(error=error, usage=TokenUsage())
-        # Refused: a steer was on its way to the inbox.
-        while not await self._queue_channel.finish_turn([failed, ended], turn_id=turn_id, consumed=waiting):
-            waiting += await self._waiting()
-
-    async def _waiting(self) -> list[str]:
-        """Submissions that wait now."""
-        found: list[str] = []
-        try:
-            async with asyncio.timeout(_STRAY_S):
-                while True:
-                    found.append((await self._queue_channel.receive()).id)
-        except TimeoutError:
-            return found
+    def _giving_up(self, why: str, restored: RestoredThread | None = None) -> GivingUp:
+        error = ErrorInfo.of(ErrorCode.INTERNAL, why)
+        parts = self._parts
+        return GivingUp(self._queue_channel, self._claim, error, parts.redactor.payload, parts.clock.now_ms, restored)
 
 
 def _policy(spec: TaskSpec, restored: RestoredThread | None) -> SandboxPolicy:

@@ -1,5 +1,6 @@
 """What one event changes in the rows of its task, thread and turn."""
 
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import (
     ExecApprovalRequest,
@@ -41,7 +42,7 @@ def fold_event(line: EventMsgLine, *, task: TaskRow | None, thread: ThreadRow, t
             _end_turn(line, msg, thread, turn)
         case TokenCount() as msg:
             _count(msg, thread, turn)
-        case ExecApprovalRequest() | PatchApprovalRequest() | RequestUserInput() if turn is not None:
+        case ExecApprovalRequest() | PatchApprovalRequest() | RequestUserInput() | BudgetRequest() if turn is not None:
             turn.open_questions += 1
         case RequestResolved() if turn is not None:
             turn.open_questions = max(turn.open_questions - 1, 0)
@@ -134,6 +135,8 @@ def _fold_task(line: EventMsgLine, task: TaskRow, thread: ThreadRow, *, open_que
             set_status(task, TaskStatus.WAITING, "approval", at)
         case RequestUserInput():
             set_status(task, TaskStatus.WAITING, "user_input", at)
+        case BudgetRequest():
+            set_status(task, TaskStatus.WAITING, "budget", at)
         case RequestResolved() | TurnRecovered() if open_questions == 0 and not TaskStatus(task.status).is_terminal:
             set_status(task, TaskStatus.RUNNING, "running", at)
         case VerificationStarted():

@@ -6,9 +6,11 @@ from typing import NamedTuple
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from patchyard.protocol.events import ApprovalRemembered
 from patchyard.protocol.ids import created_at
 from patchyard.protocol.rollout_lines import EventMsgLine, RolloutLine, SessionMeta, SessionMetaLine
 
+from ._approvals import Record, remember
 from ._fold import fold_event
 from ._views import clean, repository_key, search_text, thread_summary, turn_summary
 from .database.insert import insert_or_ignore
@@ -34,12 +36,14 @@ def apply_lines(session: Session, key: ThreadKey, lines: Sequence[RolloutLine]) 
     if (gap := _gap(new, projection.applied_through + 1)) is not None:
         return gap
     _fold(session, key, new)
-    projection.applied_through += len(new)
-    return Projected(applied_through=projection.applied_through)
+    return _advance(projection, new)
 
 
 def reindex(session: Session, key: ThreadKey, lines: Iterable[RolloutLine]) -> ProjectionResult:
-    """Forget what was projected of the thread and fold the whole rollout. A gap in it changes nothing."""
+    """Forget what was projected of the thread and fold the whole rollout. A gap in it changes nothing.
+
+    Approvals of a thread that the database does not know do not come back: it would not know either which were revoked.
+    """
     whole = list(lines)
     if (gap := _gap(whole, 0)) is not None:
         return gap
@@ -49,9 +53,16 @@ def reindex(session: Session, key: ThreadKey, lines: Iterable[RolloutLine]) -> P
     task = _task_of(session, key)
     if task is not None:
         _reset(task)
+    known = projection.applied_through
     projection.applied_through = -1
     session.flush()
-    return apply_lines(session, key, whole)
+    _fold(session, key, whole, approvals_after=known if known >= 0 else len(whole))
+    return _advance(projection, whole)
+
+
+def _advance(projection: ProjectionRow, lines: Sequence[RolloutLine]) -> Projected:
+    projection.applied_through += len(lines)
+    return Projected(applied_through=projection.applied_through)
 
 
 def _gap(lines: Sequence[RolloutLine], first: int) -> ProjectionGap | None:
@@ -75,7 +86,7 @@ def _task_of(session: Session, key: ThreadKey) -> TaskRow | None:
     return session.scalars(query.with_for_update()).one_or_none()
 
 
-def _fold(session: Session, key: ThreadKey, lines: Sequence[RolloutLine]) -> None:
+def _fold(session: Session, key: ThreadKey, lines: Sequence[RolloutLine], *, approvals_after: int = -1) -> None:
     if not lines:
         return
     task = _task_of(session, key)
@@ -87,6 +98,9 @@ def _fold(session: Session, key: ThreadKey, lines: Sequence[RolloutLine]) -> Non
             case SessionMetaLine():
                 thread.task_id = line.payload.task_id
                 task = task or _task_from_meta(session, key, line.payload)
+            case EventMsgLine(payload=ApprovalRemembered() as msg):
+                if line.ordinal > approvals_after:
+                    remember(session, thread, Record(line.ordinal, line.timestamp), msg)
             case EventMsgLine():
                 turn = _turn_of(session, key, turns, line.turn_id)
                 opened = fold_event(line, task=task, thread=thread, turn=turn)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import case, delete, or_, select, update
+from sqlalchemy import bindparam, case, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from patchyard.protocol.tasks import GitSource, TaskListResponse, TaskStatus, TaskView
@@ -22,6 +22,14 @@ _MAX_WORDS = 16
 """Of a text query: each is one more pass over the text."""
 
 
+_MARK_QUEUED = (
+    update(TaskRow)
+    .where(TaskRow.tenant_id == bindparam("of_tenant"), TaskRow.id == bindparam("of_id"))
+    .values(submitted=True, reason=case((TaskRow.reason == SUBMITTING, "queued"), else_=TaskRow.reason))
+)
+"""Built once, and run on the connection: see `insert_or_ignore`."""
+
+
 @dataclass(frozen=True)
 class Filters:
     """What a list of tasks is narrowed by."""
@@ -35,7 +43,8 @@ def create(session: Session, view: TaskView, idempotency_key: str | None) -> Cre
     """See Catalog.create_task."""
     values = task_values(view, idempotency_key)
     if insert_or_ignore(session, TaskRow, values):
-        return CreatedTask(task_view(TaskRow(**values)), duplicate=False)
+        written = {"status": TaskStatus.QUEUED, "reason": SUBMITTING, "title": values["title"]}
+        return CreatedTask(view.model_copy(update=written), duplicate=False)
     same = TaskRow.id == view.id
     if idempotency_key is not None:
         same = or_(same, TaskRow.idempotency_key == idempotency_key)
@@ -47,9 +56,8 @@ def create(session: Session, view: TaskView, idempotency_key: str | None) -> Cre
 
 def mark_queued(session: Session, tenant_id: str, task_id: str) -> None:
     """See Catalog.mark_queued. The reason stays when a worker was faster."""
-    reason = case((TaskRow.reason == SUBMITTING, "queued"), else_=TaskRow.reason)
-    change = update(TaskRow).where(TaskRow.tenant_id == tenant_id, TaskRow.id == task_id)
-    if session.scalars(change.values(submitted=True, reason=reason).returning(TaskRow.id)).first() is None:
+    keys = {"of_tenant": tenant_id, "of_id": task_id}
+    if session.connection().execute(_MARK_QUEUED, keys).rowcount == 0:
         raise NotFound("task", task_id)
 
 

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from patchyard.protocol.approvals import ApprovalListResponse, ApprovalView
 from patchyard.protocol.rollout_lines import RolloutLine
 from patchyard.protocol.tasks import TaskListResponse, TaskStatus, TaskView
 
-from . import _projection, _tasks, _tokens
+from . import _approvals, _projection, _tasks, _tokens
 from ._projection import ThreadKey
 from .database.engine import Database, make_parent
 from .database.migrate import check_schema, migrate
-from .records import CreatedTask, ProjectionResult, ThreadSummary, TokenRecord, TurnSummary
+from .records import CreatedTask, ProjectionResult, RememberedRules, ThreadSummary, TokenRecord, TurnSummary
 
 
 class Catalog:
@@ -108,6 +109,29 @@ class Catalog:
         """A thread's turns, oldest first; none when there is no such thread."""
         key = ThreadKey(tenant_id, thread_id)
         return await self._db.read(lambda session: _projection.turns(session, key))
+
+    # --- approvals ------------------------------------------------------------------------------
+
+    async def recall_approvals(self, tenant_id: str, repository: str, thread_id: str) -> RememberedRules:
+        """What counts for a repository (named as by `policy.approval_key`), and what a thread was told and counts no more."""
+        return await self._db.read(lambda session: _approvals.recall(session, tenant_id, repository, thread_id))
+
+    async def list_approvals(
+        self,
+        tenant_id: str,
+        *,
+        repository: str | None = None,
+        revoked: bool = False,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> ApprovalListResponse:
+        """A page of approvals, newest first; `limit` is 1 to 200. `revoked`: also those that count no more. InvalidCursor."""
+        filters = _approvals.Filters(repository, revoked)
+        return await self._db.read(lambda session: _approvals.page(session, tenant_id, filters, cursor, limit))
+
+    async def revoke_approval(self, tenant_id: str, approval_id: str, *, by: str | None = None) -> ApprovalView:
+        """Take back what it allows, whoever else allowed the same on its repository. Twice is harmless. NotFound."""
+        return await self._db.write(lambda session: _approvals.revoke(session, tenant_id, approval_id, by))
 
     # --- tokens ---------------------------------------------------------------------------------
 

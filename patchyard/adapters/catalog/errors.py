@@ -52,7 +52,8 @@ class NotFound(CatalogError):
     """No such row of this tenant."""
 
     def __init__(self, kind: str, key: str) -> None:
-        super().__init__(ErrorInfo.of(ErrorCode.NOT_FOUND, f"There is no {kind} {key[:100]!r}. See `patchyard tasks list`."))
+        listed = "approvals" if kind == "approval" else "tasks"
+        super().__init__(ErrorInfo.of(ErrorCode.NOT_FOUND, f"There is no {kind} {key[:100]!r}. See `patchyard {listed} list`."))
 
 
 class InvalidCursor(CatalogError):

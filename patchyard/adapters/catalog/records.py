@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from patchyard.protocol.approvals import ApprovalRule
 from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.tasks import TaskView, TurnStatus
 
@@ -70,6 +71,16 @@ class ProjectionGap:
 
 
 ProjectionResult = Projected | ProjectionGap
+
+
+@dataclass(frozen=True)
+class RememberedRules:
+    """Approvals of a repository, as one of its threads needs them."""
+
+    allowed: frozenset[ApprovalRule]
+    """Count now."""
+    revoked: frozenset[ApprovalRule]
+    """Were given in this thread, and nobody's counts any more."""
 
 
 @dataclass(frozen=True)

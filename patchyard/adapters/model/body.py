@@ -99,9 +99,7 @@ def _fields(request: ModelRequest, reasoning_summary: str | None) -> Mapping[str
     fields: dict[str, Any] = {
         "model": request.model,
         "instructions": request.instructions,
-        "tools": list(request.tools),
-        "tool_choice": "auto",
-        "parallel_tool_calls": request.parallel_tool_calls,
+        **_tool_fields(request),
         "store": False,
         "include": ["reasoning.encrypted_content"],
         "prompt_cache_key": request.thread_id,
@@ -113,3 +111,10 @@ def _fields(request: ModelRequest, reasoning_summary: str | None) -> Mapping[str
         schema = {"type": "json_schema", "name": "final_answer", "strict": True, "schema": dict(request.output_schema)}
         fields["text"] = {"format": schema}
     return fields
+
+
+def _tool_fields(request: ModelRequest) -> Mapping[str, Any]:
+    """Nothing without tools: servers refuse a `tool_choice` or an empty list where there is nothing to choose from."""
+    if not request.tools:
+        return {}
+    return {"tools": list(request.tools), "tool_choice": "auto", "parallel_tool_calls": request.parallel_tool_calls}

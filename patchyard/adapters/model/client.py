@@ -21,7 +21,7 @@ from patchyard.adapters.model.decode import Decoder
 from patchyard.adapters.model.errors import ClassifiedError, SocketFault
 from patchyard.adapters.model.http_attempt import HttpAttempt
 from patchyard.adapters.model.limits import LONGEST_PAUSE_S, Gate, exhausted_for
-from patchyard.adapters.model.websocket import SocketAttempt, ThreadSocket
+from patchyard.adapters.model.websocket import SocketAttempt, ThreadSocket, warm
 from patchyard.agent.ports import AttemptEnded, Clock, ModelError, ModelEvent, ModelNotice, ModelRequest, ResponseCompleted
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.ids import new_id
@@ -106,6 +106,19 @@ class ResponsesClient:
             await self._clock.sleep(pause)
             tries, number = tries + 1, number + 1
 
+    def prewarm(self, request: ModelRequest) -> None:
+        """See ModelClient. Only a WebSocket can be got ready; belongs to the transport, so that `aclose` does not end it."""
+        config, thread = self._config, self._socket(request)
+        if thread is None or thread.is_open or not config.websocket_prewarm:
+            return
+        try:
+            client = self._transport.client(config, sockets=True)
+        except (OSError, ssl.SSLError):
+            # The request says what is wrong.
+            return
+        headers = dict(self._spec(request, request.attempt, self._clock.now_ms()).headers)
+        warm(thread, self._transport.sockets, client, config, headers, request)
+
     def forget(self, thread_id: str) -> None:
         """Drop what is kept to make a thread's next request cheap, its socket included. Harmless at any time."""
         self._bodies.forget(thread_id)
@@ -185,7 +198,7 @@ class ResponsesClient:
         try:
             if thread is not None:
                 socket_client = self._transport.client(config, sockets=True)
-                await self._transport.sockets.make_room()
+                await self._transport.sockets.make_room(thread)
                 if thread.claim():
                     return SocketAttempt(socket_client, config, spec, request, thread, self._bodies, now_ms=now_ms)
             client = self._transport.client(config)
@@ -241,7 +254,7 @@ class ResponsesClient:
 
     def _socket(self, request: ModelRequest) -> ThreadSocket | None:
         """The thread's socket, where the provider has sockets and the thread has not given them up."""
-        if not self._config.supports_websockets:
+        if not self._config.supports_websockets or not self._transport.sockets.supports(self._config.name):
             return None
         thread = self._transport.sockets.of(self._config.name, request.thread_id)
         return None if thread.in_use or thread.off else thread
@@ -255,6 +268,7 @@ class ResponsesClient:
                 return _Next(at_once=True)
             case SocketFault.UNSUPPORTED:
                 thread.off = True
+                self._transport.sockets.unsupported(self._config.name)
                 return _Next(at_once=True)
             case SocketFault.STALE | SocketFault.BROKEN if not thread.failed(self._config.websocket_retries):
                 return None

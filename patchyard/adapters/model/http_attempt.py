@@ -36,7 +36,9 @@ class HttpAttempt(Attempt):
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(config, spec, decoder, now_ms=now_ms)
-        self._client, self._body = client, body
+        self._client = client
+        self._body = _Outgoing(body)
+        self._headers = {**spec.headers, "content-length": str(len(body))}
 
     async def _exchange(self) -> None:
         config = self._config
@@ -44,7 +46,7 @@ class HttpAttempt(Attempt):
             "POST",
             config.request_url,
             params=config.query or None,
-            headers=self._spec.headers,
+            headers=self._headers,
             content=self._body,
             timeout=httpx.Timeout(config.idle_timeout_s, connect=config.connect_timeout_s),
             extensions={"trace": self._trace},
@@ -88,6 +90,17 @@ class HttpAttempt(Attempt):
                 return
             if self.buffer.is_full:
                 await self.buffer.room()
+
+
+class _Outgoing(httpx.AsyncByteStream):
+    """A request's body, let go as soon as it is sent: its answer may take minutes, for 200 turns at once (decision 0105)."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body, self._body = self._body, b""
+        yield body
 
 
 def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -1,6 +1,5 @@
 """All providers of an installation: which one serves a model, and a model client that asks the right one."""
 
-import fnmatch
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from patchyard.adapters.model.errors import ClassifiedError
 from patchyard.adapters.model.limits import Gate
 from patchyard.agent.ports import ModelEvent, ModelRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
+from patchyard.protocol.model_offers import ModelOffer, find_offer, offers_for
 from patchyard.protocol.ops import TraceContext
 
 
@@ -38,42 +38,23 @@ class ProviderBook:
         if twice:
             raise ValueError(f"two providers are called {', '.join(sorted(twice))}; give each a name of its own")
         self.providers = tuple(providers)
+        self._by_name = {one.name: one for one in self.providers}
 
     def route(self, model: str, tenant_id: str) -> ModelRoute:
-        """The provider of a model, and the model's name there. UnknownModel says what there is.
-
-        `provider/model` names it; else the first that lists the model, the first with a pattern for it, the first that takes any.
-        """
-        mine = [one for one in self.providers if not one.tenants or tenant_id in one.tenants]
-        prefix, slash, rest = model.partition("/")
-        for one in mine:
-            if slash and rest and one.name == prefix and (not one.models or _listed(one, rest)):
-                return ModelRoute(one, rest)
-        for fits in (_exactly, _listed, _any):
-            for one in mine:
-                if fits(one, model):
-                    return ModelRoute(one, model)
-        raise UnknownModel(_unknown(model, mine))
+        """The provider of a model, and the model's name there; see `find_offer`. UnknownModel says what there is."""
+        offers = [ModelOffer(one.name, one.models, one.tenants) for one in self.providers]
+        served = find_offer(offers, model, tenant_id)
+        if served is None:
+            raise UnknownModel(_unknown(model, offers_for(offers, tenant_id)))
+        return ModelRoute(self._by_name[served.provider], served.model)
 
     def secrets(self) -> tuple[str, ...]:
         """All secret values, to be kept out of every text."""
         return tuple({value for provider in self.providers for value in provider.secret_values()})
 
 
-def _exactly(provider: ProviderConfig, model: str) -> bool:
-    return model in provider.models
-
-
-def _listed(provider: ProviderConfig, model: str) -> bool:
-    return any(fnmatch.fnmatchcase(model, pattern) for pattern in provider.models)
-
-
-def _any(provider: ProviderConfig, model: str) -> bool:
-    return not provider.models
-
-
-def _unknown(model: str, mine: Sequence[ProviderConfig]) -> ErrorInfo:
-    there = "; ".join(f"{one.name}: {', '.join(one.models) or 'any'}" for one in mine) or "no provider at all"
+def _unknown(model: str, mine: Sequence[ModelOffer]) -> ErrorInfo:
+    there = "; ".join(f"{one.provider}: {', '.join(one.models) or 'any'}" for one in mine) or "no provider at all"
     message = (
         f"no provider serves the model {model} here (there is {there}). Use one of these, or add the model to `models` of "
         "a table [providers.<name>] in patchyard.toml"
@@ -99,10 +80,22 @@ class ModelRouter:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See ModelClient. UnknownModel, also when the model was changed while the thread ran."""
         route = self._book.route(request.model, self._tenant_id)
+        async with aclosing(self._client(route).stream(replace(request, model=route.model))) as events:
+            async for event in events:
+                yield event
+
+    def prewarm(self, request: ModelRequest) -> None:
+        """See ModelClient."""
+        try:
+            route = self._book.route(request.model, self._tenant_id)
+        except UnknownModel:
+            # The request says so.
+            return
+        self._client(route).prewarm(replace(request, model=route.model))
+
+    def _client(self, route: ModelRoute) -> ResponsesClient:
         name = route.provider.name
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = ResponsesClient(route.provider, self._transport, trace=self._trace, gate=self._gate)
-        async with aclosing(client.stream(replace(request, model=route.model))) as events:
-            async for event in events:
-                yield event
+        return client

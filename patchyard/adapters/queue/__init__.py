@@ -1,7 +1,7 @@
 """The queue: submissions in, events out, one owner per thread. See docs/subsystems/queue.md."""
 
 from ._backend import Backend
-from ._channel import QueueThreadChannel
+from ._channel import QueueThreadChannel, WaitingSubmission
 from ._control import ControlReader
 from ._core import CONTROL_PLACES, ORDINARY_PLACES, QueueCore
 from ._types import (
@@ -11,10 +11,12 @@ from ._types import (
     FireEntry,
     FlushCandidate,
     OpenText,
+    ParentTurn,
     Problem,
     QueueHealth,
     ReapResult,
     Snapshot,
+    Spent,
     ThreadRegistration,
     ThreadState,
     ThreadStatus,
@@ -33,6 +35,7 @@ __all__ = [
     "FlushCandidate",
     "LeaseReleased",
     "OpenText",
+    "ParentTurn",
     "Problem",
     "QueueCore",
     "QueueError",
@@ -43,9 +46,11 @@ __all__ = [
     "QueueUnavailable",
     "ReapResult",
     "Snapshot",
+    "Spent",
     "ThreadClosedError",
     "ThreadNotFound",
     "ThreadRegistration",
     "ThreadState",
     "ThreadStatus",
+    "WaitingSubmission",
 ]

@@ -63,6 +63,7 @@ def sort_op(submission: Submission) -> Sorted:
             ops.ExecApproval()
             | ops.PatchApproval()
             | ops.UserInputAnswer()
+            | ops.BudgetAnswer()
             | ops.RequestPermissionsResponse()
             | ops.DynamicToolResponse()
             | ops.ResolveElicitation()

@@ -24,10 +24,13 @@ RETRY_S = 0.2
 """Pause between tries while the server is away, beyond those of the connection itself."""
 
 
-class _Received(NamedTuple):
+class WaitingSubmission(NamedTuple):
+    """A submission that was not consumed yet."""
+
     stream_id: str
     submission: Submission
     turn_id: str
+    """The turn that it was accepted for; empty: for none."""
 
 
 def wall_clock_ms() -> int:
@@ -57,7 +60,7 @@ class QueueThreadChannel:
         self._monotonic = monotonic
         self._next = claim.next_ordinal
         self._deadline = claim.leased_at + core.lease_ttl_s
-        self._inbox: deque[_Received] = deque()
+        self._inbox: deque[WaitingSubmission] = deque()
         self._stream_ids: dict[str, str] = {}
         self._seen = "0-0"
         self._wake = asyncio.Event()
@@ -95,16 +98,32 @@ class QueueThreadChannel:
         await self._write("commit", payloads, turn_id=turn_id, submission_id=submission_id, consumed=consumed)
 
     async def finish_turn(
-        self, payloads: Sequence[LinePayload], *, turn_id: str, consumed: Sequence[str] = (), keep_lease: bool = False
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
+        keep_lease: bool = False,
     ) -> bool:
         """See the port. When nothing else waits and it is not kept, the lease ends with it: `receive` raises LeaseReleased."""
         extra = {"keep": True} if keep_lease else {}
         self._kept = keep_lease
-        return await self._write("finish_turn", payloads, turn_id=turn_id, consumed=consumed, extra=extra) != "STEER"
+        status = await self._write("finish_turn", payloads, turn_id=turn_id, consumed=consumed, answers=answers, extra=extra)
+        return status != "STEER"
 
-    async def park(self, payloads: Sequence[LinePayload], *, turn_id: str, until_ms: int | None = None) -> None:
+    async def park(
+        self,
+        payloads: Sequence[LinePayload],
+        *,
+        turn_id: str,
+        until_ms: int | None = None,
+        awaits: Sequence[str] = (),
+    ) -> None:
         """See the port."""
-        await self._write("park", payloads, turn_id=turn_id, extra={"until": until_ms} if until_ms is not None else {})
+        extra: dict[str, Any] = {"awaits": list(awaits)} if awaits else {}
+        extra |= {"until": until_ms} if until_ms is not None else {}
+        await self._write("park", payloads, turn_id=turn_id, extra=extra)
 
     def live(self, msg: LiveMsg, *, turn_id: str | None = None) -> None:
         """See the port. Sent after at most 50 ms or 20 deltas, in order with the commits."""
@@ -121,6 +140,20 @@ class QueueThreadChannel:
     async def set_container(self, container: str | None) -> None:
         """Record the container that serves the thread; None: none does."""
         await self._write("commit", (), extra={"container": container or ""})
+
+    async def take_waiting(self) -> Sequence[WaitingSubmission]:
+        """All that waits and was not received yet, without waiting for more."""
+        while not self._end and await self._fetch():
+            pass
+        self._raise_if_ended()
+        taken = list(self._inbox)
+        self._inbox.clear()
+        return taken
+
+    async def release(self) -> bool:
+        """Give the lease back if nothing is left to do. False: something is."""
+        await self._released_when_idle()
+        return not self.held
 
     @property
     def held(self) -> bool:
@@ -154,10 +187,11 @@ class QueueThreadChannel:
         turn_id: str | None = None,
         submission_id: str | None = None,
         consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
         """Write in a task of its own: a cancelled caller must not leave open whether its records were written."""
-        work = self._write_in_order(script, payloads, turn_id, submission_id, consumed, extra or {})
+        work = self._write_in_order(script, payloads, turn_id, submission_id, consumed, answers or {}, extra or {})
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(_retrieve)
         return await asyncio.shield(task)
@@ -169,13 +203,20 @@ class QueueThreadChannel:
         turn_id: str | None,
         submission_id: str | None,
         consumed: Sequence[str],
+        answers: Mapping[str, Sequence[LinePayload]],
         extra: Mapping[str, Any],
     ) -> str:
         async with self.lock:
             self._raise_if_ended()
             encoded = encode(
-                payloads, first_ordinal=self._next, now_ms=self._now_ms, submission_id=submission_id, turn_id=turn_id
+                payloads,
+                first_ordinal=self._next,
+                now_ms=self._now_ms,
+                submission_id=submission_id,
+                turn_id=turn_id,
+                answers=answers,
             )
+            consumed = [*answers, *consumed]
             batch = self.live_buffer.take()
             ends = script != "commit" or encoded.closes_thread
             closed = self.live_buffer.close(None if ends else encoded.touched_items)
@@ -196,7 +237,7 @@ class QueueThreadChannel:
             status = decode(reply[0])
             if status == "STEER":
                 self.live_buffer.put_back(batch)
-            self._settle(status, reply, len(payloads), consumed, turn_id)
+            self._settle(status, reply, len(encoded.lines), consumed, turn_id)
             return status
 
     def _settle(self, status: str, reply: Reply, written: int, consumed: Sequence[str], turn_id: str | None) -> None:
@@ -237,7 +278,7 @@ class QueueThreadChannel:
                 self.mark_lost()
             self._raise_if_ended()
         for stream_id, submission_id, text, turn_id in reply[1]:
-            entry = _Received(decode(stream_id), Submission.model_validate_json(text), decode(turn_id))
+            entry = WaitingSubmission(decode(stream_id), Submission.model_validate_json(text), decode(turn_id))
             self._stream_ids[decode(submission_id)] = entry.stream_id
             self._seen = entry.stream_id
             self._inbox.append(entry)

@@ -112,7 +112,8 @@ class QueueCore:
         """Accept a submission, or answer why not. `registration` creates the thread when it is new; `priority` 0 is the first.
 
         Repeating it with the same submission id or idempotency key is safe and gives the first answer.
-        Errors: QueueFull, ThreadClosedError, ThreadNotFound, QueueUnavailable (nothing accepted, or safe to repeat).
+        Errors: QueueFull, ThreadClosedError (also when the turn of the registration's parent is over), ThreadNotFound,
+        QueueUnavailable (nothing accepted, or safe to repeat).
         """
         key = submission.idempotency_key
         args = {
@@ -134,6 +135,8 @@ class QueueCore:
                 "spec": registration.spec_json,
                 "title": registration.title,
             }
+            if registration.parent is not None:
+                args["reg"] |= {"parent": registration.parent.thread_id, "payer": registration.parent.turn_id}
         reply = await self.backend.run("submit", args, [submission.model_dump_json().encode()])
         return _receipt(submission, reply)
 

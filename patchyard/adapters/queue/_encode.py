@@ -1,7 +1,7 @@
 """Rollout lines as bytes: each payload is serialised exactly once, for the stream, the watchers and the rollout alike."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -64,17 +64,22 @@ def encode(
     now_ms: Callable[[], int],
     submission_id: str | None,
     turn_id: str | None,
+    answers: Mapping[str, Sequence[LinePayload]] | None = None,
 ) -> Encoded:
-    """Number, stamp and serialise records. Layout: that of RolloutLine, payload last."""
+    """Number, stamp and serialise records. Layout: that of RolloutLine, payload last.
+
+    `answers`: records that come first, each under the submission that it answers.
+    """
     found = Encoded()
-    names = b',"submission_id":' + to_json(submission_id) + b',"turn_id":' + to_json(turn_id)
     timestamp = now_ms()
-    for ordinal, payload in enumerate(payloads, first_ordinal):
-        line_type = _LINE_TYPES[type(payload)]
-        start = b'{"timestamp":%d,"ordinal":%d' % (timestamp, ordinal)
-        found.lines.append(start + names + b',"type":"%s","payload":' % line_type.encode() + dump(payload) + b"}")
-        found.event_flags.append(1 if line_type == "event_msg" else 0)
-        _note(found, payload)
+    for name, group in [*(answers or {}).items(), (submission_id, payloads)]:
+        names = b',"submission_id":' + to_json(name) + b',"turn_id":' + to_json(turn_id)
+        for ordinal, payload in enumerate(group, first_ordinal + len(found.lines)):
+            line_type = _LINE_TYPES[type(payload)]
+            start = b'{"timestamp":%d,"ordinal":%d' % (timestamp, ordinal)
+            found.lines.append(start + names + b',"type":"%s","payload":' % line_type.encode() + dump(payload) + b"}")
+            found.event_flags.append(1 if line_type == "event_msg" else 0)
+            _note(found, payload)
     return found
 
 

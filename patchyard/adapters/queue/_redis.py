@@ -118,7 +118,8 @@ class RedisBackend:
         folder = resources.files("patchyard.adapters.queue").joinpath("lua")
         # With this first line a server without memory or disk refuses a script as a whole, instead of half-way through.
         first = "#!lua flags=no-writes" if script == "read" else "#!lua"
-        source = first + "\n" + "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", script))
+        parts = [folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", "ends", script)]
+        source = "\n".join([first, *parts])
         self._scripts[script] = _Script(source)
         return self._scripts[script]
 

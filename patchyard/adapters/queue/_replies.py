@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from patchyard.protocol.model_items import TokenUsage
+
 from ._backend import Reply
-from ._types import Claim, ClaimReason, CommittedLine, FlushCandidate, OpenText, Snapshot, ThreadState, ThreadStatus
+from ._types import Claim, ClaimReason, CommittedLine, FlushCandidate, OpenText, Snapshot, Spent, ThreadState, ThreadStatus
 
 _REASONS: dict[str, ClaimReason] = {
     "new": "new",
@@ -43,6 +45,7 @@ def state_of(thread_id: str, reply: Reply) -> ThreadState | None:
         trimmed_through=_trimmed(fields),
         container=fields.get("container") or None,
         waiting=int(reply[2]),
+        spent=_spent(fields, "t:") if fields.get("parent") else None,
     )
 
 
@@ -68,6 +71,8 @@ def claim_of(reply: Reply, *, leased_at: float) -> Claim | None:
         crashes=int(fields.get("crashes", "0")),
         trimmed_through=_trimmed(fields),
         container=fields.get("container") or None,
+        spent=_spent(fields, "u:", "f:"),
+        turn_kind=fields.get("kind") or None,
     )
 
 
@@ -114,6 +119,17 @@ def _open_text(part: Sequence[Any]) -> OpenText:
     item_key, meta, text = part
     fence, offset, head = meta.split(b" ", 2)
     return OpenText(item_key=decode(item_key), fence=int(fence), offset=int(offset), head=head, text=text or None)
+
+
+def _spent(fields: dict[str, str], *kinds: str) -> Spent:
+    """The sum of some kinds of totals."""
+
+    def total(name: str) -> float | None:
+        known = [float(fields[kind + name]) for kind in kinds if kind + name in fields]
+        return sum(known) if known else None
+
+    usage = TokenUsage(**{name: int(total(name) or 0) for name in TokenUsage.model_fields})
+    return Spent(usage, total("cost"), int(total("requests") or 0), int(total("calls") or 0))
 
 
 def _trimmed(fields: dict[str, str]) -> int | None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from patchyard.protocol.model_items import TokenUsage
+
 
 class ThreadStatus(StrEnum):
     """Where a thread is."""
@@ -30,6 +32,26 @@ class ThreadRegistration:
     spec_json: str = ""
     """The TaskSpec, so that a worker needs no catalog."""
     title: str = ""
+    parent: "ParentTurn | None" = None
+    """The turn whose agent this thread serves: it ends with that turn, and what it uses is part of that turn's use."""
+
+
+class ParentTurn(NamedTuple):
+    """A turn that has agents of its own."""
+
+    thread_id: str
+    turn_id: str
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What was used, with all agents below."""
+
+    usage: TokenUsage
+    cost_usd: float | None
+    """None: no request had a known price."""
+    model_requests: int
+    tool_calls: int
 
 
 @dataclass(frozen=True)
@@ -53,6 +75,8 @@ class ThreadState:
     container: str | None
     waiting: int
     """Submissions that were accepted and not consumed."""
+    spent: Spent | None = None
+    """What the whole thread has used so far, with its agents. Known of threads that serve another one's agent."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +100,10 @@ class Claim:
     """How many workers died while they ran the active turn."""
     trimmed_through: int | None
     container: str | None
+    spent: Spent
+    """What the active turn has used so far, with its agents."""
+    turn_kind: str | None
+    """Kind of the active turn."""
 
 
 @dataclass(frozen=True)

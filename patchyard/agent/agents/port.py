@@ -31,6 +31,8 @@ class AgentOrder:
 
     thread_id: str
     """Chosen by the parent and recorded before, so that a repeated order is the same agent."""
+    turn_id: str
+    """The parent's turn that starts it: it ends with that turn at the latest."""
     instruction: str
     budgets: Budgets
     depth: int
@@ -46,8 +48,10 @@ class AgentState:
     last_message: str | None = None
     error: str | None = None
     usage: TokenUsage = field(default_factory=TokenUsage)
-    """Of its whole thread so far."""
+    """Of its whole thread so far, with agents of its own; the three that follow too."""
     cost_usd: float | None = None
+    model_requests: int = 0
+    tool_calls: int = 0
 
     @property
     def busy(self) -> bool:
@@ -62,8 +66,8 @@ class AgentThreads(Protocol):
         """Start an agent on a copy of the parent's work tree as it is now. Repeating an order is harmless."""
         ...
 
-    async def send(self, thread_id: str, message: str, *, interrupt: bool) -> None:
-        """Give an agent input: steers its turn or starts one. `interrupt` ends its turn first."""
+    async def send(self, thread_id: str, message: str, *, interrupt: bool) -> bool:
+        """Give an agent input: steers its turn, or starts one (True). `interrupt` ends its turn first."""
         ...
 
     async def states(self, thread_ids: Sequence[str]) -> Sequence[AgentState]:
@@ -71,7 +75,7 @@ class AgentThreads(Protocol):
         ...
 
     async def changed(self, thread_ids: Sequence[str]) -> None:
-        """Return once one of them may not be busy any more. Cancel-safe."""
+        """Return once one of them may not be busy any more, or has no slot any more. Cancel-safe."""
         ...
 
     async def close(self, thread_id: str) -> None:

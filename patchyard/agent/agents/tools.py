@@ -1,7 +1,7 @@
 """spawn_agent, send_input, wait_agent and close_agent."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -44,11 +44,18 @@ class _AgentTool:
         """See Tool."""
         return f"{why} after {seconds:.1f} seconds"
 
-    def _open(self, call: ToolCall, agents: tuple[str, ...], message: str | None = None) -> Callable[..., None]:
+    def _open(
+        self, call: ToolCall, agents: tuple[str, ...], message: str | None = None, *, until: int | None = None
+    ) -> Callable[..., None]:
         """Show what is done; the answer closes the item."""
+        item = SubAgentItem(
+            id=call.id, action=self.action, agents=agents, message=message, until=until, status=ItemStatus.IN_PROGRESS
+        )
+        self._thread.journal.post(ItemStarted(item=item, started_at=self._thread.ports.clock.now_ms()))
+        return self._closing(item)
+
+    def _closing(self, item: SubAgentItem) -> Callable[..., None]:
         journal, now_ms = self._thread.journal, self._thread.ports.clock.now_ms
-        item = SubAgentItem(id=call.id, action=self.action, agents=agents, message=message, status=ItemStatus.IN_PROGRESS)
-        journal.post(ItemStarted(item=item, started_at=now_ms()))
 
         def close(status: ItemStatus = ItemStatus.COMPLETED, **changes: Any) -> None:
             ended = item.model_copy(update={"status": status, **changes})
@@ -132,21 +139,32 @@ class WaitAgent(_AgentTool):
     async def run(self, call: ToolCall) -> str:
         """See Tool."""
         arguments = parse_arguments(_WaitArguments, call)
-        ids = tuple(dict.fromkeys(arguments.ids)) or tuple(self._agents.open_ids())
-        if not ids:
-            raise ToolError("There is no open agent to wait for.")
-        wait_ms = min(max(arguments.timeout_ms, _WAIT_MS[0]), _WAIT_MS[1])
-        close = self._open(call, ids)
+        waits = self._thread.journal.open_items.get(call.id)
+        if isinstance(waits, SubAgentItem) and waits.until is not None:
+            # Begun in an earlier segment: the turn was parked meanwhile, or another worker had it.
+            ids, until = waits.agents, waits.until
+            close = self._closing(waits)
+        else:
+            ids = tuple(dict.fromkeys(arguments.ids)) or tuple(self._agents.open_ids())
+            if not ids:
+                raise ToolError("There is no open agent to wait for.")
+            wait_ms = min(max(arguments.timeout_ms, _WAIT_MS[0]), _WAIT_MS[1])
+            until = self._thread.ports.clock.now_ms() + wait_ms
+            close = self._open(call, ids, until=until)
         try:
-            states = await self._agents.wait(ids, timeout_s=wait_ms / 1000)
+            states = await self._agents.wait(ids, until_ms=until)
         except ToolError:
             close(ItemStatus.FAILED)
             raise
         close()
+        return self._thread.redactor.text(json.dumps(self._answer(states), ensure_ascii=False))
+
+    def _answer(self, states: Sequence[AgentState]) -> Mapping[str, Any]:
         told = {state.thread_id: _told(state) for state in states}
-        return self._thread.redactor.text(
-            json.dumps({"agents": told, "timed_out": all(state.busy for state in states)}, ensure_ascii=False)
-        )
+        waits = all(state.busy for state in states)
+        if waits and self._agents.input_came.is_set():
+            return {"agents": told, "timed_out": False, "new_input": True}
+        return {"agents": told, "timed_out": waits}
 
 
 class _CloseArguments(Arguments):

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Literal, NamedTuple, Protocol, assert_never
 
 from patchyard.agent.config import Settings
 from patchyard.agent.errors import ToolError
 from patchyard.agent.ports import Clock
-from patchyard.policy import PathClass, decide_command, decide_patch, split_script
+from patchyard.policy import PathClass, decide_command, decide_patch
+from patchyard.protocol.approvals import ApprovalRule, ApprovedCommand, SessionScope
 from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import FileUpdate
 from patchyard.protocol.ops import ApprovalDecision
-from patchyard.protocol.rollout_lines import ApprovedCommand, ApprovedRules
 
+from .memory import Allowed
 from .questions import Answer, Question, Questions, question_id
 
 
@@ -56,31 +57,32 @@ class PermissionHooks(Protocol):
         ...
 
 
+class Allowing(NamedTuple):
+    """A person allowed something for longer than one call."""
+
+    question: ExecApprovalRequest | PatchApprovalRequest
+    rules: Sequence[ApprovalRule]
+    """What of it may be remembered beyond the thread."""
+    by: str | None
+
+
 class Approvals:
-    """The first gate of a thread. `on_change` is called when a person allowed something for the thread."""
+    """The first gate of a thread. `on_allowed` is called when a person allowed something for longer than one call."""
 
     def __init__(
         self,
         questions: Questions,
         clock: Clock,
+        allowed: Allowed,
         *,
-        approved: ApprovedRules | None = None,
-        on_change: Callable[[], None] = lambda: None,
+        on_allowed: Callable[[Allowing], None] = lambda _: None,
     ) -> None:
         self._questions = questions
         self._clock = clock
-        self._on_change = on_change
+        self._on_allowed = on_allowed
+        self.allowed = allowed
         self.hooks: PermissionHooks | None = None
         """May answer in a person's place."""
-        known = approved or ApprovedRules()
-        # Dicts keep the order in which things were allowed: the record of them stays the same over restarts.
-        self._commands = dict.fromkeys(known.commands)
-        self._paths = dict.fromkeys(known.paths)
-        self._prefixes = dict.fromkeys(known.prefixes)
-
-    def approved(self) -> ApprovedRules:
-        """What was allowed for the thread so far."""
-        return ApprovedRules(commands=tuple(self._commands), paths=tuple(self._paths), prefixes=tuple(self._prefixes))
 
     async def command(self, ask: CommandAsk, settings: Settings) -> str | None:
         """The approval's id, None when none was needed. Declined with the reason otherwise."""
@@ -92,8 +94,6 @@ class Approvals:
                 raise Declined(verdict.reason)
             case "ask":
                 key = ApprovedCommand(script=ask.script, cwd=ask.cwd, escalated=ask.escalate)
-                if key in self._commands or (not ask.escalate and self._allowed_by_prefix(ask.script)):
-                    return None
             case _:
                 assert_never(verdict.action)
         request = ExecApprovalRequest(
@@ -103,18 +103,38 @@ class Approvals:
             cwd=ask.cwd,
             reason=ask.justification or verdict.reason,
             proposed_prefix_rule=ask.prefix_rule,
+            session_scope=self._scope(lifts_sandbox=ask.escalate),
         )
         asked = self._questions.asked_before(request)
-        if asked is None and await self._hooks_allow("exec_command", ask.item_id, ask.script, request.reason):
-            return question_id(request)
-        answer = await self._ask(asked or request, what="command")
-        if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
-            self._commands[key] = None
+        if asked is None:
+            if await self.allowed.command(key):
+                return None
+            if await self._hooks_allow("exec_command", ask.item_id, ask.script, request.reason):
+                return question_id(request)
+        question = asked or request
+        answer = await self._ask(question, what="command")
+        rules = self._command_rules(question, answer, key)
+        if rules is not None:
+            self._on_allowed(Allowing(question, rules, answer.by))
+        return question_id(question)
+
+    def _command_rules(
+        self, question: ExecApprovalRequest, answer: Answer, key: ApprovedCommand
+    ) -> Sequence[ApprovalRule] | None:
+        """What an answer allows beyond the thread; None: nothing beyond this call."""
+        for_session = answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION
+        rules: list[ApprovalRule] = []
+        if for_session:
+            rules += self.allowed.allow_command(key)
         if answer.prefix_rule:
-            self._prefixes[answer.prefix_rule] = None
-        if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION or answer.prefix_rule:
-            self._on_change()
-        return question_id(asked or request)
+            rules += self.allowed.allow_prefix(answer.prefix_rule)
+        if not for_session and not answer.prefix_rule:
+            return None
+        # A yes reaches no further than the question said.
+        return rules if question.session_scope == "repository" else ()
+
+    def _scope(self, *, lifts_sandbox: bool) -> SessionScope:
+        return "repository" if self.allowed.remembers and not lifts_sandbox else "thread"
 
     async def patch(
         self,
@@ -134,21 +154,27 @@ class Approvals:
             case "reject":
                 raise Declined(verdict.reason)
             case "ask":
-                if self._paths.keys() >= set(paths):
-                    return
+                inside = worst is PathClass.WRITABLE
             case _:
                 assert_never(verdict.action)
         request = PatchApprovalRequest(
-            approval_id=new_id(self._clock.now_ms()), item_id=item_id, changes=tuple(changes), reason=verdict.reason
+            approval_id=new_id(self._clock.now_ms()),
+            item_id=item_id,
+            changes=tuple(changes),
+            reason=verdict.reason,
+            session_scope=self._scope(lifts_sandbox=not inside),
         )
         asked = self._questions.asked_before(request)
-        touched = "\n".join(paths)
-        if asked is None and await self._hooks_allow("apply_patch", item_id, touched, verdict.reason):
-            return
-        answer = await self._ask(asked or request, what="patch", can_park=can_park)
+        if asked is None:
+            if await self.allowed.paths(paths, inside=inside):
+                return
+            if await self._hooks_allow("apply_patch", item_id, "\n".join(paths), verdict.reason):
+                return
+        question = asked or request
+        answer = await self._ask(question, what="patch", can_park=can_park)
         if answer.decision is ApprovalDecision.ACCEPT_FOR_SESSION:
-            self._paths |= dict.fromkeys(paths)
-            self._on_change()
+            rules = self.allowed.allow_paths(paths, inside=inside and question.session_scope == "repository")
+            self._on_allowed(Allowing(question, rules, answer.by))
 
     async def _hooks_allow(self, tool: str, call_id: str, command: str, reason: str | None) -> bool:
         """Whether PermissionRequest hooks say yes. Declined when one says no; False: a person decides."""
@@ -168,9 +194,3 @@ class Approvals:
             raise Declined(f"Nobody answered the question about this {what} in time. {nothing} Find another way or finish.")
         message = f" They say: {answer.message}" if answer.message else ""
         raise Declined(f"A person declined this {what}. {nothing} Do not try it again in another form.{message}")
-
-    def _allowed_by_prefix(self, script: str) -> bool:
-        commands = split_script(script)
-        return commands is not None and all(
-            any(command[: len(prefix)] == prefix for prefix in self._prefixes) for command in commands
-        )

@@ -1,18 +1,34 @@
 """Questions to people: asked as events, answered by Ops; the first answer wins; too long a wait parks the turn."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar, assert_never
 
-from patchyard.agent.errors import ParkTurn, StopTurn
+from patchyard.agent.errors import ParkReason, ParkTurn, StopTurn
 from patchyard.agent.journal import Journal
 from patchyard.agent.ports import Clock
-from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest, RequestResolved, RequestUserInput
-from patchyard.protocol.ops import ApprovalDecision, ExecApproval, PatchApproval, Submission, UserInputAnswer
+from patchyard.protocol.budgets import BudgetRequest, why_not
+from patchyard.protocol.events import (
+    ExecApprovalRequest,
+    PatchApprovalRequest,
+    RequestResolved,
+    RequestUserInput,
+)
+from patchyard.protocol.ops import (
+    ApprovalDecision,
+    BudgetAnswer,
+    ExecApproval,
+    PatchApproval,
+    Submission,
+    UserInputAnswer,
+)
+from patchyard.protocol.policies import BudgetLimits
+from patchyard.protocol.rollout_lines import LinePayload
 
-Question = ExecApprovalRequest | PatchApprovalRequest | RequestUserInput
-AnswerOp = ExecApproval | PatchApproval | UserInputAnswer
+Question = ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest
+AnswerOp = ExecApproval | PatchApproval | UserInputAnswer | BudgetAnswer
+Asking = TypeVar("Asking", ExecApprovalRequest, PatchApprovalRequest)
 
 
 @dataclass(frozen=True)
@@ -23,6 +39,10 @@ class Answer:
     message: str | None = None
     prefix_rule: tuple[str, ...] | None = None
     answers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    budgets: BudgetLimits | None = None
+    """Limits to set, of an accepted question about a budget."""
+    by: str | None = None
+    """Name of the token that gave it."""
 
     @property
     def accepted(self) -> bool:
@@ -40,7 +60,13 @@ class _Open:
 
 def question_id(request: Question) -> str:
     """The id that an answer names."""
-    return request.request_id if isinstance(request, RequestUserInput) else request.approval_id
+    match request:
+        case ExecApprovalRequest() | PatchApprovalRequest():
+            return request.approval_id
+        case RequestUserInput() | BudgetRequest():
+            return request.request_id
+        case _:
+            assert_never(request)
 
 
 class Questions:
@@ -64,14 +90,19 @@ class Questions:
         """The open question about a tool call."""
         return next((o.request for o in self._open.values() if _item_id(o.request) == item_id), None)
 
-    def asked_before(self, request: ExecApprovalRequest | PatchApprovalRequest) -> Question | None:
+    @property
+    def about_budget(self) -> BudgetRequest | None:
+        """The open question about a budget; there is never more than one."""
+        return next((o.request for o in self._open.values() if isinstance(o.request, BudgetRequest)), None)
+
+    def asked_before(self, request: Asking) -> Asking | None:
         """The open question of an earlier segment about the same call, if it asks for the very same thing.
 
         An answer to it must not be taken for another command or patch.
         """
         found = self.find(request.item_id)
-        same = {"approval_id": request.approval_id, "reason": request.reason}
-        if found is None or isinstance(found, RequestUserInput):
+        same = {"approval_id": request.approval_id, "reason": request.reason, "session_scope": request.session_scope}
+        if not isinstance(found, type(request)):
             return None
         redact = self._journal.redactor.payload
         return found if redact(found).model_copy(update=same) == redact(request).model_copy(update=same) else None
@@ -82,19 +113,25 @@ class Questions:
 
     def answer(self, submission: Submission, op: AnswerOp) -> str | None:
         """Take an answer. None when it was taken, else why not."""
-        wanted = op.request_id if isinstance(op, UserInputAnswer) else op.approval_id
+        wanted = op.request_id if isinstance(op, UserInputAnswer | BudgetAnswer) else op.approval_id
         found = self._open.get(wanted)
         if found is None or found.submission is not None:
             known = found is not None or wanted in self._resolved
             return "the question was answered already" if known else "there is no open question with this id"
         if not _fits(op, found.request):
             return "the question is of another kind"
+        if isinstance(found.request, BudgetRequest) and isinstance(op, BudgetAnswer) and op.budgets is not None:
+            refusal = why_not(found.request, op.budgets)
+            if refusal is not None:
+                return refusal
         found.submission = submission
         found.answered.set()
         return None
 
-    async def ask(self, request: Question, *, can_park: bool = True) -> Answer:
-        """Ask, or go on asking what an earlier segment asked.
+    async def ask(
+        self, request: Question, *, can_park: bool = True, told: Callable[[Answer], Sequence[LinePayload]] | None = None
+    ) -> Answer:
+        """Ask, or go on asking what an earlier segment asked. `told`: recorded in one write with a person's answer.
 
         After the hold time ParkTurn, or `expired` without `can_park`; StopTurn when the answer is `cancel`.
         """
@@ -107,12 +144,12 @@ class Questions:
         if not asked.answered.is_set() and left > 0:
             await first_of(asked.answered.wait(), self._clock.sleep(min(left, self._hold_time_s)))
         if asked.submission is not None:
-            return await self._resolve(asked, asked.submission)
+            return await self._resolve(asked, asked.submission, told)
         if self._clock.now_ms() >= asked.expires_ms:
             self._close(asked)
             await self._journal.commit(RequestResolved(request_id=question_id(request), decision="expired"))
             return Answer("expired")
-        raise ParkTurn("user_input" if isinstance(request, RequestUserInput) else "approval", asked.expires_ms)
+        raise ParkTurn(_park_reason(request), asked.expires_ms)
 
     def void_all(self) -> None:
         """The turn ended: nobody waits for answers any more. Answers that came too late count as given."""
@@ -123,11 +160,14 @@ class Questions:
             resolved = RequestResolved(request_id=question_id(asked.request), decision="void")
             self._journal.post(resolved, submission_id=submission_id, consumed=consumed)
 
-    async def _resolve(self, asked: _Open, submission: Submission) -> Answer:
-        answer = _answer(submission.op)
+    async def _resolve(
+        self, asked: _Open, submission: Submission, told: Callable[[Answer], Sequence[LinePayload]] | None
+    ) -> Answer:
+        answer = replace(_answer(submission.op, asked.request), by=submission.author)
         self._close(asked)
         await self._journal.commit(
-            RequestResolved(request_id=question_id(asked.request), decision=answer.decision),
+            RequestResolved(request_id=question_id(asked.request), decision=answer.decision, budgets=answer.budgets),
+            *(() if told is None else told(answer)),
             submission_id=submission.id,
             consumed=[submission.id],
         )
@@ -141,7 +181,19 @@ class Questions:
 
 
 def _item_id(request: Question) -> str:
-    return request.request_id if isinstance(request, RequestUserInput) else request.item_id
+    return request.item_id if isinstance(request, ExecApprovalRequest | PatchApprovalRequest) else request.request_id
+
+
+def _park_reason(request: Question) -> ParkReason:
+    match request:
+        case ExecApprovalRequest() | PatchApprovalRequest():
+            return "approval"
+        case RequestUserInput():
+            return "user_input"
+        case BudgetRequest():
+            return "budget"
+        case _:
+            assert_never(request)
 
 
 def _fits(op: AnswerOp, request: Question) -> bool:
@@ -152,12 +204,18 @@ def _fits(op: AnswerOp, request: Question) -> bool:
             return isinstance(request, PatchApprovalRequest)
         case UserInputAnswer():
             return isinstance(request, RequestUserInput)
+        case BudgetAnswer():
+            return isinstance(request, BudgetRequest)
         case _:
             assert_never(op)
 
 
-def _answer(op: object) -> Answer:
+def _answer(op: object, request: Question) -> Answer:
     match op:
+        case BudgetAnswer() if isinstance(request, BudgetRequest):
+            accepted = op.decision == "accept"
+            limits = (op.budgets or BudgetLimits()).over(request.proposed) if accepted else None
+            return Answer(ApprovalDecision(op.decision), budgets=limits)
         case ExecApproval():
             return Answer(op.decision, op.message, op.prefix_rule)
         case PatchApproval():

@@ -1,16 +1,14 @@
 """Opens a new context window: the three ways to make one, and everything that is recorded about it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
 from patchyard.agent.budget import Spend
-from patchyard.agent.context import tokens
 from patchyard.agent.context.marks import SUMMARY, tagged
 from patchyard.agent.context.surroundings import Told
 from patchyard.agent.errors import CompactionRefused, ContextOverflow, ParkTurn, TurnError
-from patchyard.agent.prompts import base_instructions, compaction_prompt, window_text
+from patchyard.agent.prompts import compaction_prompt, window_text
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.output import truncate
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
@@ -22,6 +20,7 @@ from patchyard.protocol.model_profiles import CompactionMethod
 from patchyard.protocol.rollout_lines import Compacted, LinePayload
 
 from .hooks import Reason, Trigger
+from .meter import WindowUse, window_use
 from .request import CompactionRequest, tokens_of
 from .window import fresh_window_note, has_answers, new_window, user_messages
 
@@ -67,24 +66,20 @@ class Compactor:
 
     # --- when
 
-    def used(self) -> int:
-        """Tokens of the window, with instructions and tools."""
-        history = self._thread.history
-        used = history.estimated_tokens()
-        if history.counted:
-            return used
-        config, model = self._thread.config, self._thread.active_settings.model
-        return used + tokens.of_text(base_instructions(config.family(model))) + tokens.of_text(json.dumps(list(self._tools)))
+    def use(self) -> WindowUse:
+        """How full the window is."""
+        return window_use(self._thread, self._tools)
 
     def due(self, *, more: int = 0) -> Reason | None:
         """Why the window has to be closed before `more` tokens are added; None: it goes on."""
         thread = self._thread
         config, model = thread.config, thread.active_settings.model
-        used, limit = self.used() + more, config.context_limit(model)
-        if used < limit or used - self._opened_with < limit // _GROWTH or not has_answers(thread.history.items):
+        use = self.use()
+        used = use.used + more
+        if used < use.limit or used - self._opened_with < use.limit // _GROWTH or not has_answers(thread.history.items):
             return None
         last = thread.answering_model
-        larger = last is not None and config.profile(last).context_window > config.profile(model).context_window
+        larger = last is not None and config.profile(last).context_window > use.window
         return "model_downshift" if larger and last != model else "context_limit"
 
     # --- how
@@ -104,7 +99,7 @@ class Compactor:
             status=ItemStatus.IN_PROGRESS,
             trigger=trigger,
             method=thread.config.compaction,
-            tokens_before=self.used(),
+            tokens_before=self.use().used,
         )
         await self._journal.commit(ItemStarted(item=item, started_at=thread.ports.clock.now_ms()))
         try:
@@ -197,7 +192,7 @@ class Compactor:
             payloads.append(Warning_(message=_MANY.format(count=number)))
         self._journal.post(*payloads)
         self._spend.new_window()
-        self._opened_with = self.used()
+        self._opened_with = self.use().used
         await self._journal.flush()
 
     def _ended(self, item: ContextCompactionItem) -> ItemCompleted:

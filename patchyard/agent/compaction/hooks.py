@@ -3,8 +3,8 @@
 from typing import Literal, Protocol
 
 Trigger = Literal["manual", "auto"]
-"""manual: somebody asked for it (Op `compact`); auto: the window was full."""
-Reason = Literal["manual", "context_limit", "model_downshift"]
+"""manual: somebody asked for it (Op `compact`); auto: the window was full, or the model wanted a new one."""
+Reason = Literal["manual", "context_limit", "model_asked", "model_downshift"]
 
 
 class CompactionHooks(Protocol):

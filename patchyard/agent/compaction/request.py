@@ -16,7 +16,7 @@ from patchyard.agent.thread import Thread
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.model_items import Message, ModelItem, OutputText
 
-from .window import without_oldest
+from .leaving_out import with_less
 
 _FIRST_SHARE = 10
 """Part of the input that is left out when it does not fit: a tenth, then twice as much each time."""
@@ -51,6 +51,8 @@ class CompactionRequest:
     model: str
     tools: Sequence[Mapping[str, Any]] = ()
     _items: list[ModelItem] = field(default_factory=list)
+    _ended: int = 0
+    """Number of the newest attempt that ended."""
 
     async def send(self, last: ModelItem) -> Answer:
         """The answer. TurnError when there is none to be had, ParkTurn when the provider names a long wait.
@@ -58,20 +60,21 @@ class CompactionRequest:
         When the input does not fit, its oldest items are left out.
         """
         self._items = list(self.thread.history.prompt())
-        attempt, share = 1, 0
+        tries, share = 1, 0
         while True:
+            attempt = self._ended + 1
             try:
                 return await self._attempt(attempt, last)
             except ModelError as error:
                 try:
-                    await pause_before_retry(self.thread, error, attempt)
-                    attempt += 1
+                    await pause_before_retry(self.thread, error, tries)
+                    tries, self._ended = tries + 1, max(attempt, self._ended)
                 except ContextOverflow:
                     share = share * 2 or max(1, tokens_of(self._items) // _FIRST_SHARE)
-                    self._items = without_oldest(self._items, share)
+                    self._items = with_less(self._items, share)
                     if not self._items:
                         raise too_long() from error
-                    attempt = 1
+                    tries, self._ended = 1, 0
             self.spend.check(self.thread.ports.clock.now_ms())
 
     async def _attempt(self, attempt: int, last: ModelItem) -> Answer:
@@ -127,6 +130,7 @@ class CompactionRequest:
                     case RateLimits():
                         limits = event.values
                     case AttemptEnded():
+                        self._ended = event.record.attempt
                         book_attempt(self.thread, self.spend, event.record)
                     case ResponseCompleted():
                         completed = event

@@ -2,13 +2,28 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from patchyard.agent.context import tokens
 from patchyard.agent.context.history import Call, Output
-from patchyard.agent.context.marks import FRESH_WINDOW, is_user_message, tagged
+from patchyard.agent.context.marks import FRESH_WINDOW, WINDOW_REFUSED, is_user_message, tagged
 from patchyard.agent.prompts import window_text
 from patchyard.agent.tools.output import truncate
-from patchyard.protocol.model_items import CompactionItem, FunctionCall, InputImage, InputText, Message, ModelItem, Reasoning
+from patchyard.protocol.model_items import (
+    CompactionItem,
+    FunctionCall,
+    FunctionCallOutput,
+    InputImage,
+    InputText,
+    Message,
+    ModelItem,
+    Reasoning,
+)
+
+NEW_WINDOW = "new_context_window"
+"""The tool by which the model begins one."""
+NOTES_TOKENS = 4_000
+"""Most tokens of the notes that it takes along."""
 
 
 def user_messages(items: Sequence[ModelItem], budget: int) -> tuple[Message, ...]:
@@ -23,7 +38,7 @@ def user_messages(items: Sequence[ModelItem], budget: int) -> tuple[Message, ...
             kept.append(item)
             left -= size
             continue
-        if (cut := _cut(item, left)) is not None:
+        if (cut := cut_message(item, left)) is not None:
             kept.append(cut)
         break
     return tuple(reversed(kept))
@@ -44,8 +59,8 @@ def new_window(
 
 def fresh_window_note(items: Sequence[ModelItem]) -> str:
     """What a window without a summary says about the one before, whose items are given."""
-    plan = last_plan(items)
-    parts = [window_text("fresh")] + ([f"{window_text('plan')}\n{plan}"] if plan else [])
+    handed_on = (("notes", last_notes(items)), ("plan", last_plan(items)))
+    parts = [window_text("fresh"), *(f"{window_text(name)}\n{text}" for name, text in handed_on if text)]
     return tagged(FRESH_WINDOW, "\n\n".join(parts))
 
 
@@ -54,9 +69,43 @@ def last_plan(items: Sequence[ModelItem]) -> str | None:
     for item in reversed(items):
         if isinstance(item, FunctionCall) and item.name == "update_plan":
             return _plan_text(item.arguments)
-        if isinstance(item, Message) and (plan := _handed_on(item)) is not None:
-            return plan
+        if isinstance(item, Message) and (handed_on := _handed_on(item)) is not None:
+            return handed_on.plan
     return None
+
+
+def last_notes(items: Sequence[ModelItem]) -> str | None:
+    """What the model noted when it last asked for a new window, also one that an earlier window handed on."""
+    for item in reversed(items):
+        if isinstance(item, FunctionCall) and item.name == NEW_WINDOW and (notes := _notes_text(item.arguments)) is not None:
+            return notes
+        if isinstance(item, Message) and (handed_on := _handed_on(item)) is not None:
+            return handed_on.notes
+    return None
+
+
+def asks_for_window(items: Sequence[ModelItem]) -> bool:
+    """Whether the model was promised a new window in this one, and no hook has refused it since."""
+    promised: set[str] = set()
+    for item in reversed(items):
+        match item:
+            case FunctionCallOutput() if item.output == window_text("asked"):
+                promised.add(item.call_id)
+            case FunctionCall() if item.name == NEW_WINDOW and item.call_id in promised:
+                return True
+            case Message(role="developer") if _text_of(item).startswith(f"<{WINDOW_REFUSED}>"):
+                return False
+            case _:
+                pass
+    return False
+
+
+def before_response(items: Sequence[ModelItem], call_id: str) -> Sequence[ModelItem]:
+    """The items before the response in which the model made this call."""
+    at = next((at for at in range(len(items) - 1, -1, -1) if _is_call(items[at], call_id)), len(items))
+    while at and by_model(items[at - 1]):
+        at -= 1
+    return items[:at]
 
 
 def has_answers(items: Iterable[ModelItem]) -> bool:
@@ -64,45 +113,8 @@ def has_answers(items: Iterable[ModelItem]) -> bool:
     return any(isinstance(i, Call | Output | Reasoning) or (isinstance(i, Message) and i.role == "assistant") for i in items)
 
 
-def without_oldest(items: Sequence[ModelItem], amount: int) -> list[ModelItem]:
-    """The items without the oldest ones of at least so many tokens; empty when nothing would be left.
-
-    What the model said in one response, and the outputs of its calls, go or stay together.
-    """
-    dropped: set[int] = set()
-    calls: dict[str, int] = {}
-    gone = index = 0
-    while index < len(items) and (gone < amount or index in dropped):
-        end = _unit_end(items, index)
-        for at in range(index, end):
-            item = items[at]
-            if at not in dropped:
-                dropped.add(at)
-                gone += tokens.of_item(item)
-            if isinstance(item, Call):
-                calls[item.call_id] = calls.get(item.call_id, 0) + 1
-        index = end
-        for at in range(index, len(items)) if calls else ():
-            item = items[at]
-            if isinstance(item, Output) and calls.get(item.call_id):
-                calls[item.call_id] -= 1
-                dropped.add(at)
-                gone += tokens.of_item(item)
-                if not any(calls.values()):
-                    break
-        calls.clear()
-    return [item for at, item in enumerate(items) if at not in dropped]
-
-
-def _unit_end(items: Sequence[ModelItem], start: int) -> int:
-    """Where that ends which the model said in one response; any other item stands alone."""
-    end = start
-    while end < len(items) and _by_model(items[end]):
-        end += 1
-    return max(end, start + 1)
-
-
-def _by_model(item: ModelItem) -> bool:
+def by_model(item: ModelItem) -> bool:
+    """Whether the model itself said it."""
     match item:
         case Message():
             return item.role == "assistant"
@@ -112,7 +124,7 @@ def _by_model(item: ModelItem) -> bool:
             return not isinstance(item, Output)
 
 
-def _cut(message: Message, budget: int) -> Message | None:
+def cut_message(message: Message, budget: int) -> Message | None:
     """The message within so many tokens; None when there is no room for anything worth reading."""
     texts = [part.text for part in message.content if isinstance(part, InputText)]
     images = sum(isinstance(part, InputImage) for part in message.content)
@@ -126,12 +138,35 @@ def _cut(message: Message, budget: int) -> Message | None:
 _LEAST_TOKENS = 100
 
 
-def _handed_on(message: Message) -> str | None:
-    text = "".join(part.text for part in message.content if isinstance(part, InputText))
+class _HandedOn(NamedTuple):
+    notes: str | None
+    plan: str | None
+
+
+def _handed_on(message: Message) -> _HandedOn | None:
+    """What the first message of a window without a summary holds."""
+    text = _text_of(message)
     if not text.startswith(f"<{FRESH_WINDOW}>"):
         return None
-    _, found, plan = text.removesuffix(f"\n</{FRESH_WINDOW}>").partition(f"{window_text('plan')}\n")
-    return plan if found else None
+    text, _, plan = text.removesuffix(f"\n</{FRESH_WINDOW}>").partition(f"{window_text('plan')}\n")
+    _, _, notes = text.partition(f"{window_text('notes')}\n")
+    return _HandedOn(notes.strip() or None, plan or None)
+
+
+def _text_of(message: Message) -> str:
+    return "".join(part.text for part in message.content if isinstance(part, InputText))
+
+
+def _is_call(item: ModelItem, call_id: str) -> bool:
+    return isinstance(item, Call) and item.call_id == call_id
+
+
+def _notes_text(arguments: str) -> str | None:
+    try:
+        notes = json.loads(arguments).get("notes")
+    except (ValueError, AttributeError):
+        return None
+    return truncate(notes.strip(), NOTES_TOKENS) if isinstance(notes, str) and notes.strip() else None
 
 
 def _plan_text(arguments: str) -> str | None:

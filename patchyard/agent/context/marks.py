@@ -4,6 +4,7 @@ from patchyard.protocol.model_items import InputText, Message, ModelItem
 
 SUMMARY = "conversation_summary"
 FRESH_WINDOW = "new_context_window"
+WINDOW_REFUSED = "context_window_refused"
 
 _SERVICE_TAGS = (
     SUMMARY,

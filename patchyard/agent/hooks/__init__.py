@@ -3,5 +3,6 @@
 from .hooks import CompactionAnswers, Hooks
 from .outcome import NOTHING, Verdict
 from .process import SPLIT_SCRIPT
+from .words import HookWords
 
-__all__ = ["NOTHING", "SPLIT_SCRIPT", "CompactionAnswers", "Hooks", "Verdict"]
+__all__ = ["NOTHING", "SPLIT_SCRIPT", "CompactionAnswers", "HookWords", "Hooks", "Verdict"]

@@ -5,7 +5,8 @@ import contextlib
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -15,12 +16,12 @@ from patchyard.agent.journal import Journal
 from patchyard.agent.ports import LeaseLost, Sandbox, SandboxError
 from patchyard.agent.tools.output import truncate
 from patchyard.protocol._model import WireModel
-from patchyard.protocol.events import HookCompleted, HookStarted, Warning_
+from patchyard.protocol.events import HookCompleted, HookSource, HookStarted, Warning_
 from patchyard.protocol.model_items import InputText, Message
 from patchyard.protocol.policies import ApprovalMode, DangerFullAccess, ExternalSandbox
 from patchyard.protocol.tasks import HookEvent, HookSpec
 
-from .outcome import NOTHING, HookResult, Verdict, encode, interpret, merge
+from .outcome import NOTHING, HookResult, Verdict, closed, encode, interpret, merge
 from .process import HookCommand, run_hook
 
 REPOSITORY_FILE = ".patchyard/hooks.toml"
@@ -37,6 +38,11 @@ class _RepositoryHooks(WireModel):
     hooks: dict[HookEvent, tuple[HookSpec, ...]] = Field(default_factory=dict)
 
 
+class _KnownHook(NamedTuple):
+    source: HookSource
+    spec: HookSpec
+
+
 class Hooks:
     """See the module. `settings` gives those of the running turn."""
 
@@ -45,7 +51,7 @@ class Hooks:
         self._ports = ports
         self._journal = journal
         self._settings = settings
-        self._known: Mapping[HookEvent, Sequence[HookSpec]] | None = None
+        self._known: Mapping[HookEvent, Sequence[_KnownHook]] | None = None
         self.compaction = CompactionAnswers(self)
 
     # --- events
@@ -59,8 +65,16 @@ class Hooks:
         return await self._run(HookEvent.USER_PROMPT_SUBMIT, {"prompt": prompt})
 
     async def before_tool(self, name: str, tool_input: Any, call_id: str) -> Verdict:
-        """Before a tool runs. May refuse it or change its input."""
-        return await self._run(HookEvent.PRE_TOOL_USE, _tool(name, tool_input, call_id), tool=name)
+        """Before a tool runs. May refuse it or change its input.
+
+        An input that a hook of the task or the repository changed is shown to the tenant's hooks once more: theirs is the last
+        word on what runs.
+        """
+        verdict = await self._run(HookEvent.PRE_TOOL_USE, _tool(name, tool_input, call_id), tool=name)
+        if verdict.block is not None or verdict.updated_input is None or verdict.updated_by == "tenant":
+            return verdict
+        fields = _tool(name, verdict.updated_input, call_id)
+        return verdict.then(await self._run(HookEvent.PRE_TOOL_USE, fields, tool=name, only="tenant"))
 
     async def after_tool(self, name: str, tool_input: Any, call_id: str, response: str) -> Verdict:
         """After a tool ran. A refusal replaces what the model reads of it."""
@@ -98,12 +112,21 @@ class Hooks:
 
     # --- running
 
-    async def _run(self, event: HookEvent, fields: Mapping[str, Any], *, subject: str = "", tool: str = "") -> Verdict:
+    async def _run(
+        self,
+        event: HookEvent,
+        fields: Mapping[str, Any],
+        *,
+        subject: str = "",
+        tool: str = "",
+        only: HookSource | None = None,
+    ) -> Verdict:
         subjects = {tool, _told_name(tool)} if tool else {subject}
-        hooks = [hook for hook in await self._hooks(event) if _fits(hook, subjects)]
+        hooks = [hook for hook in await self._hooks(event) if only in (None, hook.source) and _fits(hook.spec, subjects)]
         if not hooks:
             return NOTHING
-        self._journal.post(*(HookStarted(event=event.value, command=hook.command) for hook in hooks))
+        started = [HookStarted(event=event.value, command=hook.spec.command, source=hook.source) for hook in hooks]
+        self._journal.post(*started)
         stdin = encode({**self._common(event), **fields})
         results = await asyncio.gather(*(self._one(event, hook, stdin) for hook in hooks))
         for result in results:
@@ -111,8 +134,8 @@ class Hooks:
                 self._journal.post(Warning_(message=f"{event.value} hook: {result.warning}"))
         return merge(results)
 
-    async def _one(self, event: HookEvent, hook: HookSpec, stdin: bytes) -> HookResult:
-        settings = self._settings()
+    async def _one(self, event: HookEvent, known: _KnownHook, stdin: bytes) -> HookResult:
+        hook, settings = known.spec, self._settings()
         env = {**command_environment(self._config, settings.sandbox), "PATCHYARD_HOOK_EVENT": event.value}
         command = HookCommand(hook.command, settings.cwd, env, settings.sandbox, hook.timeout_s)
         result = HookResult("failed", "It was cut off by the end of the turn.")
@@ -123,11 +146,19 @@ class Hooks:
             else:
                 run = await run_hook(box, command, stdin, self._ports.clock)
                 result = interpret(event, run, timeout_s=hook.timeout_s)
+            if known.source == "tenant" and event is HookEvent.PRE_TOOL_USE:
+                result = closed(result)
         finally:
-            done = HookCompleted(event=event.value, command=hook.command, outcome=result.outcome, message=result.message)
+            done = HookCompleted(
+                event=event.value,
+                command=hook.command,
+                outcome=result.outcome,
+                message=result.message,
+                source=known.source,
+            )
             with contextlib.suppress(LeaseLost):
                 self._journal.post(done)
-        return result
+        return replace(result, source=known.source)
 
     async def _box(self) -> Sandbox | SandboxError:
         try:
@@ -149,15 +180,20 @@ class Hooks:
             "permission_mode": "bypassPermissions" if free else "default",
         }
 
-    async def _hooks(self, event: HookEvent) -> Sequence[HookSpec]:
-        spec = self._config.spec
+    async def _hooks(self, event: HookEvent) -> Sequence[_KnownHook]:
+        """In the order in which they count: the tenant's, the task's, the repository's."""
         if self._known is None:
-            if not spec.repository_hooks:
-                self._known = spec.hooks
-            else:
-                repository = await self._from_repository()
-                self._known = {e: (*spec.hooks.get(e, ()), *repository.get(e, ())) for e in HookEvent}
-        return self._known.get(event, ())
+            spec = self._config.spec
+            sources: dict[HookSource, Mapping[HookEvent, Sequence[HookSpec]]] = {
+                "tenant": self._config.tenant_hooks,
+                "task": spec.hooks,
+                "repository": await self._from_repository() if spec.repository_hooks else {},
+            }
+            self._known = {
+                e: [_KnownHook(source, hook) for source, hooks in sources.items() for hook in hooks.get(e, ())]
+                for e in HookEvent
+            }
+        return self._known[event]
 
     async def _from_repository(self) -> Mapping[HookEvent, Sequence[HookSpec]]:
         """Those of the base commit: what an agent writes later does not change them."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from patchyard.protocol.events import HookSource
 from patchyard.protocol.tasks import HookEvent
 
 from .process import HookRun
@@ -32,6 +33,7 @@ class HookResult:
     warning: str | None = None
     permission: Literal["allow", "deny"] | None = None
     updated_input: dict[str, Any] | None = None
+    source: HookSource | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,22 @@ class Verdict:
     """Texts for the model."""
     permission: Literal["allow", "deny"] | None = None
     updated_input: dict[str, Any] | None = None
+    """The tenant's where it gave one, else that of the last hook that did."""
+    updated_by: HookSource | None = None
     failures: tuple[str, ...] = ()
+
+    def then(self, later: "Verdict") -> "Verdict":
+        """This one, and what was said afterwards about the input that it left."""
+        updated = later if later.updated_input is not None else self
+        return replace(
+            self,
+            block=self.block if self.block is not None else later.block,
+            stop=self.stop if self.stop is not None else later.stop,
+            contexts=tuple(dict.fromkeys((*self.contexts, *later.contexts))),
+            updated_input=updated.updated_input,
+            updated_by=updated.updated_by,
+            failures=(*self.failures, *later.failures),
+        )
 
 
 NOTHING = Verdict()
@@ -155,6 +172,13 @@ def _check(event: HookEvent, specific: _Specific) -> None:
             raise _NotOffered(f"`{name}` is not offered for {event.value}")
 
 
+def closed(result: HookResult) -> HookResult:
+    """The result of a guard that must not be got around by making it fail: a failure is a no."""
+    if result.outcome not in ("failed", "timed_out"):
+        return result
+    return replace(result, block=f"a hook of the tenant failed, and so it counts as refused: {result.message}")
+
+
 def _blocked(event: HookEvent, reason: str, *, warning: str | None = None) -> HookResult:
     reason = _cut(reason) or ""
     permission: Literal["deny"] | None = "deny" if event is HookEvent.PERMISSION_REQUEST else None
@@ -169,12 +193,15 @@ def _cut(text: str | None) -> str | None:
 def merge(results: Sequence[HookResult]) -> Verdict:
     """One verdict, in the order of configuration."""
     permissions = [r.permission for r in results if r.permission is not None]
+    updates = [r for r in results if r.updated_input is not None]
+    update = next((r for r in reversed(updates) if r.source == "tenant"), updates[-1] if updates else None)
     return Verdict(
         block=next((r.block for r in results if r.block is not None), None),
         stop=next((r.stop for r in results if r.stop is not None), None),
         contexts=tuple(r.context for r in results if r.context),
         permission="deny" if "deny" in permissions else "allow" if permissions else None,
-        updated_input=next((r.updated_input for r in reversed(results) if r.updated_input is not None), None),
+        updated_input=update.updated_input if update is not None else None,
+        updated_by=update.source if update is not None else None,
         failures=tuple(r.message or "" for r in results if r.outcome in ("failed", "timed_out")),
     )
 

@@ -9,6 +9,7 @@ from patchyard.agent.ports import LeaseLost, PatchCall, PatchReply
 from patchyard.agent.thread import Thread
 from patchyard.protocol.policies import SandboxPolicy
 
+from .hooked import with_hooks
 from .work import PatchWork
 
 _MOST = 500
@@ -51,18 +52,11 @@ class PatchProgram:
             await asyncio.wait(self._running)
 
     async def _answer(self, call: PatchCall) -> PatchReply:
-        try:
-            text = call.patch.decode()
-        except UnicodeDecodeError as error:
-            return _refusal(f"The patch was not applied. It is not UTF-8 text (byte {error.start}). Nothing was changed.")
         self._calls += 1
         if self._calls > _MOST:
             return _refusal(f"A command may apply {_MOST} patches. Nothing was changed. Put more changes into one patch.")
-        settings = replace(self._thread.active_settings, sandbox=self._policy)
         try:
-            report = await self._work.apply(
-                f"{self._item_id}_patch_{self._calls}", text, cwd=call.cwd, settings=settings, can_park=False
-            )
+            report = await self._apply(f"{self._item_id}_patch_{self._calls}", call)
         except AgentError as error:
             return _refusal(error.info.message)
         except StopTurn:
@@ -71,6 +65,19 @@ class PatchProgram:
         except LeaseLost:
             return _refusal(_OVER)
         return PatchReply(0, stdout=report if report.endswith("\n") else f"{report}\n")
+
+    async def _apply(self, item_id: str, call: PatchCall) -> str:
+        try:
+            text = call.patch.decode()
+        except UnicodeDecodeError as error:
+            why = f"It is not UTF-8 text (byte {error.start}). Nothing was changed."
+            raise self._work.unfit(item_id, why) from error
+        settings = replace(self._thread.active_settings, sandbox=self._policy)
+
+        async def write(patch: str) -> str:
+            return await self._work.apply(item_id, patch, cwd=call.cwd, settings=settings, can_park=False)
+
+        return await with_hooks(self._thread, item_id, text, write)
 
 
 def _refusal(message: str) -> PatchReply:

@@ -11,10 +11,22 @@ from patchyard.agent.errors import ToolError
 from patchyard.agent.journal import uninterrupted
 from patchyard.agent.ports import DeleteFile, FileOperation, Sandbox, SandboxError, WriteFile
 from patchyard.agent.thread import Thread
-from patchyard.patch import ChangeSet, FileProblem, FileText, Patch, PatchError, RemoveFile, Scope, parse, plan, touched_paths
+from patchyard.patch import (
+    ChangeSet,
+    FileProblem,
+    FileText,
+    Patch,
+    PatchError,
+    RemoveFile,
+    Scope,
+    attempted_updates,
+    parse,
+    plan,
+    touched_paths,
+)
 from patchyard.policy import PathClass, classify_write, resolve
 from patchyard.protocol.events import ItemCompleted, ItemStarted
-from patchyard.protocol.items import FileChangeItem, ItemStatus
+from patchyard.protocol.items import FileChangeItem, FileUpdate, ItemStatus
 from patchyard.protocol.policies import DangerFullAccess, SandboxPolicy, WorkspaceWrite
 
 _LARGEST_FILE = 16 * 1024 * 1024
@@ -42,10 +54,10 @@ class PatchWork:
         `can_park`: a question may park the turn, and a call that is cut off leaves its item open for whoever goes on with the
         turn. Otherwise a question counts as refused after the hold time, and the item is closed here.
         """
-        read = self._read(text, cwd)
+        read = self._read(item_id, text, cwd)
         async with self._turn:
             box = await self._thread.box()
-            changes = await self._plan(box, read, settings)
+            changes = await self._plan(item_id, box, read, settings)
             item = FileChangeItem(id=item_id, changes=tuple(changes.file_updates()), status=ItemStatus.IN_PROGRESS)
             try:
                 if item.id not in self._thread.journal.open_items:
@@ -57,14 +69,29 @@ class PatchWork:
                 raise
         return changes.report()
 
-    def _read(self, text: str, cwd: str) -> _Read:
+    def unfit(self, item_id: str, why: str, changes: Sequence[FileUpdate] = ()) -> ToolError:
+        """The error for a patch that can't be applied. Who watches sees that it was tried, and why it failed."""
+        message = f"The patch was not applied. {why}"
+        journal, now = self._thread.journal, self._thread.ports.clock.now_ms()
+        if item_id not in journal.open_items:
+            begun = FileChangeItem(id=item_id, changes=tuple(changes), status=ItemStatus.IN_PROGRESS)
+            journal.post(ItemStarted(item=begun, started_at=now))
+        failed = FileChangeItem(id=item_id, changes=tuple(changes), status=ItemStatus.FAILED, error=message)
+        journal.post(ItemCompleted(item=failed, completed_at=now))
+        return ToolError(message)
+
+    def _read(self, item_id: str, text: str, cwd: str) -> _Read:
         root = self._thread.config.cwd
+        scope = Scope(root, extra=("/",))
+        tried: list[FileUpdate] = []
         try:
             patch = parse(text)
-            scope = Scope(root, extra=("/",)).inside(posixpath.relpath(cwd, root) if cwd != root else ".")
+            tried = attempted_updates(patch, scope)
+            scope = scope.inside(posixpath.relpath(cwd, root) if cwd != root else ".")
+            tried = attempted_updates(patch, scope)
             return _Read(patch, scope, [resolve(touched.key, root) for touched in touched_paths(patch, scope)])
         except PatchError as error:
-            raise ToolError(f"The patch was not applied. {error}") from error
+            raise self.unfit(item_id, str(error), tried) from error
 
     async def _write(
         self, box: Sandbox, item: FileChangeItem, changes: ChangeSet, read: _Read, settings: Settings, *, can_park: bool
@@ -76,18 +103,19 @@ class PatchWork:
             writing = self._finish(box, item, changes, policy)
             # The tool's turn can be interrupted at once; a program may be gone any time, and nobody goes on for it.
             await (writing if can_park else uninterrupted(writing))
-        except Declined:
-            self._completed(item, ItemStatus.DECLINED)
+        except Declined as declined:
+            self._completed(item, ItemStatus.DECLINED, declined.info.message)
             raise
         except SandboxError as error:
-            self._completed(item, ItemStatus.FAILED)
-            raise ToolError(f"The patch was not applied: {error.info.message} Nothing was changed.") from error
+            message = f"The patch was not applied: {error.info.message} Nothing was changed."
+            self._completed(item, ItemStatus.FAILED, message)
+            raise ToolError(message) from error
 
     async def _finish(self, box: Sandbox, item: FileChangeItem, changes: ChangeSet, policy: SandboxPolicy) -> None:
         await box.apply_files(_operations(changes, self._thread.config.cwd), policy=policy)
         self._completed(item, ItemStatus.COMPLETED)
 
-    async def _plan(self, box: Sandbox, wanted: _Read, settings: Settings) -> ChangeSet:
+    async def _plan(self, item_id: str, box: Sandbox, wanted: _Read, settings: Settings) -> ChangeSet:
         """Read what the patch touches, once, then compute the whole result in memory."""
         root = self._thread.config.cwd
         found: dict[str, FileText | FileProblem] = {}
@@ -109,7 +137,7 @@ class PatchWork:
         try:
             return plan(wanted.patch, read, scope=wanted.scope)
         except PatchError as error:
-            raise ToolError(f"The patch was not applied. {error}") from error
+            raise self.unfit(item_id, str(error), attempted_updates(wanted.patch, wanted.scope)) from error
 
     async def _allowed(
         self, item: FileChangeItem, paths: Sequence[str], settings: Settings, *, can_park: bool
@@ -122,11 +150,11 @@ class PatchWork:
         inside = all(classify_write(p, cwd=root, sandbox=WorkspaceWrite()) is PathClass.WRITABLE for p in paths)
         return WorkspaceWrite() if inside else DangerFullAccess()
 
-    def _completed(self, item: FileChangeItem, status: ItemStatus) -> None:
+    def _completed(self, item: FileChangeItem, status: ItemStatus, error: str | None = None) -> None:
         journal = self._thread.journal
         if item.id not in journal.open_items:
             return  # the turn's end has closed it
-        ended = item.model_copy(update={"status": status})
+        ended = item.model_copy(update={"status": status, "error": error})
         journal.post_soon(ItemCompleted(item=ended, completed_at=self._thread.ports.clock.now_ms()))
 
 

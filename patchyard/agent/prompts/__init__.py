@@ -38,6 +38,8 @@ _SHARED = (
     "tools/send_input.md",
     "tools/wait_agent.md",
     "tools/close_agent.md",
+    "tools/get_context_remaining.md",
+    "tools/new_context_window.md",
     "agent.md",
 )
 """Texts that all families have in common."""
@@ -66,7 +68,7 @@ def compaction_prompt() -> str:
 
 
 def window_text(name: str) -> str:
-    """A text about context windows: `summary`, `fresh`, `plan`, `reminder`, `images`."""
+    """A text about context windows: a section of windows.md."""
     return _sections("windows.md")[name]
 
 

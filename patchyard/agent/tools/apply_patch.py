@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from patchyard.agent.patches import PatchWork
+from patchyard.agent.patches import PatchWork, with_hooks
 from patchyard.agent.prompts import patch_grammar, tool_description
 from patchyard.agent.thread import Thread
 from patchyard.protocol.model_items import FunctionCall
@@ -45,9 +45,13 @@ class ApplyPatch:
     async def run(self, call: ToolCall) -> str:
         """See Tool."""
         text = parse_arguments(PatchArguments, call).input if isinstance(call.item, FunctionCall) else call.item.input
-        return await self.apply(call, text, cwd=self._thread.active_settings.cwd)
+        return await self._apply(call, text, cwd=self._thread.active_settings.cwd)
 
-    async def apply(self, call: ToolCall, text: str, *, cwd: str) -> str:
+    async def apply_found(self, call: ToolCall, text: str, *, cwd: str) -> str:
+        """Apply a patch that another tool's call holds, with the hooks of this tool. ToolError."""
+        return await with_hooks(self._thread, call.id, text, lambda patch: self._apply(call, patch, cwd=cwd))
+
+    async def _apply(self, call: ToolCall, text: str, *, cwd: str) -> str:
         """Apply a patch whose relative paths start at `cwd`. ToolError when it does not fit or may not be written."""
         report = await self.work.apply(call.id, text, cwd=cwd, settings=self._thread.active_settings)
         seconds = self._thread.ports.clock.monotonic() - call.started

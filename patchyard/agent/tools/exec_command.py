@@ -94,7 +94,7 @@ class ExecCommand:
         settings = self._thread.active_settings
         cwd = resolve(arguments.workdir or settings.cwd, settings.cwd)
         if (found := intercept(arguments.cmd)) is not None:
-            return await self._patches.apply(call, found.patch, cwd=resolve(found.folder or ".", cwd))
+            return await self._patches.apply_found(call, found.patch, cwd=resolve(found.folder or ".", cwd))
         item = CommandExecutionItem(id=call.id, command=arguments.cmd, cwd=cwd, status=ItemStatus.IN_PROGRESS)
         journal, now_ms = self._thread.journal, self._thread.ports.clock.now_ms
         if item.id not in journal.open_items:

@@ -175,6 +175,11 @@ class ProcessTable:
             self._complete(command, ItemStatus.INTERRUPTED)
 
     @property
+    def running(self) -> bool:
+        """Whether any command runs."""
+        return any(c.running for c in self._commands.values())
+
+    @property
     def kept_running(self) -> bool:
         """Whether a command runs that outlives its turn."""
         return any(c.kept and not c.ended.is_set() for c in self._commands.values())

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patchyard.agent.agents.tools import agent_tools
+from patchyard.agent.compaction.tools import window_tools
 from patchyard.agent.thread import Thread
 
 from .apply_patch import ApplyPatch
@@ -34,7 +35,11 @@ class Registry:
 def registry_for(thread: Thread) -> Registry:
     """The tools of a thread."""
     patches = ApplyPatch(thread)
-    return Registry(
+
+    def specs() -> Sequence[Mapping[str, Any]]:
+        return registry.specs()
+
+    registry = Registry(
         (
             ExecCommand(thread, patches),
             WriteStdin(thread),
@@ -43,5 +48,7 @@ def registry_for(thread: Thread) -> Registry:
             ViewImage(thread),
             RequestUserInputTool(thread),
             *agent_tools(thread),
+            *window_tools(thread, specs),
         )
     )
+    return registry

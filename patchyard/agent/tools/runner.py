@@ -9,7 +9,6 @@ from patchyard.agent.context.history import Call, output_for
 from patchyard.agent.errors import AgentError, ParkTurn, StopTurn, ToolError, TurnError
 from patchyard.agent.ports import LeaseLost, SandboxError
 from patchyard.agent.thread import Thread
-from patchyard.protocol.model_items import Message
 
 from .calls import Tool, ToolCall, ToolOutput
 from .output import truncate
@@ -36,19 +35,18 @@ class CallRunner:
         self._turn_id = turn_id
         self._running: list[_Running] = []
         self._parked: ParkTurn | None = None
-        self._notes: list[Message] = []
-        """What hooks want the model to know: after the outputs of the step, so that these follow their calls."""
-        self.stop_reason: str | None = None
-        """A hook wants the turn to end after this step."""
 
-    def start(self, item: Call) -> None:
-        """Run a call as soon as those that it must wait for are over. Its item is in the history already."""
+    def start(self, item: Call, *, again: bool = False) -> None:
+        """Run a call as soon as those that it must wait for are over. Its item is in the history already.
+
+        `again`: an earlier segment has counted it.
+        """
         call = ToolCall(item, self._turn_id, self._thread.ports.clock.monotonic())
         tool = self._registry.get(item.name)
         before = [r.task for r in self._running if tool is None or not tool.parallel or (r.tool and not r.tool.parallel)]
-        limit = self._spend.budgets.tool_calls
-        over = limit is not None and self._spend.tool_calls >= limit
-        self._spend.tool_calls += 1
+        limit = self._spend.for_itself().tool_calls
+        over = not again and limit is not None and self._spend.tool_calls >= limit
+        self._spend.tool_calls += 0 if again else 1
         task = asyncio.create_task(self._run(call, tool, before, over=over))
         task.add_done_callback(_seen)
         self._running.append(_Running(call, tool, task))
@@ -64,11 +62,10 @@ class CallRunner:
             try:
                 self._record(running, running.task.result())
             except ParkTurn as parked:
-                self._parked = self._parked or parked
+                self._parked = parked if self._parked is None else self._parked.joined(parked)
         self._running = [r for r in self._running if not r.recorded]
-        if self._notes:
-            self._thread.journal.post(*self._notes)
-            self._notes = []
+        if notes := self._thread.hook_words.take_notes():
+            self._thread.journal.post(*notes)
         await self._thread.journal.flush()
         if self._thread.stop_asked.is_set():
             raise StopTurn
@@ -154,7 +151,7 @@ class CallRunner:
         hooks = self._thread.hooks
         given = call.hook_input()
         verdict = await hooks.before_tool(call.name, given, call.id)
-        self._notes += hooks.notes(verdict)
+        self._thread.hook_words.note(hooks.notes(verdict))
         if verdict.block is not None:
             command = given.get("command") if isinstance(given, dict) else None
             what = f"Command: {command}" if command else f"Tool: {call.name}"
@@ -166,9 +163,8 @@ class CallRunner:
         hooks = self._thread.hooks
         text = output if isinstance(output, str) else "".join(getattr(part, "text", "[image]") for part in output)
         verdict = await hooks.after_tool(call.name, call.hook_input(), call.id, text)
-        self._notes += hooks.notes(verdict)
-        if verdict.stop is not None:
-            self.stop_reason = self.stop_reason or verdict.stop
+        self._thread.hook_words.note(hooks.notes(verdict))
+        self._thread.hook_words.ask_to_stop(verdict.stop)
         return output if verdict.block is None else verdict.block
 
 

@@ -9,7 +9,7 @@ from patchyard.agent.context.history import ABORTED, Call, output_for
 from patchyard.agent.errors import ParkTurn
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import DurableMsg, ItemCompleted, OpRejected, TurnFailed, TurnInterrupted, TurnParked, Warning_
-from patchyard.protocol.items import ItemStatus, PlanItem, UserMessageItem
+from patchyard.protocol.items import ItemStatus, PlanItem, SubAgentItem, UserMessageItem
 from patchyard.protocol.tasks import TurnStatus
 
 from . import records
@@ -40,12 +40,11 @@ class Ending:
             answer = OpRejected(op="compact", message="the turn was interrupted before it could be done")
             self._journal.post(answer, submission_id=asked.id, consumed=[asked.id])
         events = await self._last_word(TurnStatus.INTERRUPTED, None, limit_s=self._thread.config.interrupt_grace_s)
-        answered: list[str] = []
         while True:
-            answered += state.answer_interrupts(applied=True)
+            answers = state.answers_to_interrupts(applied=True)
             dropped = tuple(steer.id for steer in state.steers)
             terminal = TurnInterrupted(**state.sums(), dropped_submission_ids=dropped)
-            if await state.finish(*events, terminal, consumed=[*started, *answered, *dropped]):
+            if await state.finish(*events, terminal, consumed=[*started, *dropped], answers=answers):
                 for _ in dropped:
                     state.steers.popleft()
                 return "interrupted"
@@ -61,11 +60,11 @@ class Ending:
             else:
                 own.append(state.id)
         events = await self._last_word(TurnStatus.FAILED, error, limit_s=None)
-        answered: list[str] = []
         while True:
             await state.deliver_steers()
-            answered += state.answer_interrupts(applied=False)
-            if await state.finish(*events, TurnFailed(error=error, **state.sums()), consumed=[*own, *answered]):
+            answers = state.answers_to_interrupts(applied=False)
+            terminal = TurnFailed(error=error, **state.sums())
+            if await state.finish(*events, terminal, consumed=own, answers=answers):
                 break
         return "failed"
 
@@ -80,12 +79,17 @@ class Ending:
         """Wait without lease, slot and box. Commands that run in the background end here."""
         await self._thread.processes.kill_all(grace_s=self._thread.config.interrupt_grace_s)
         event = TurnParked(reason=parked.reason, until=parked.until_ms)
-        await self._journal.park(event, turn_id=self._state.id, until_ms=parked.until_ms)
+        await self._journal.park(event, turn_id=self._state.id, until_ms=parked.until_ms, awaits=parked.agents)
         return "parked"
 
     # --- closing
 
-    async def _close(self, step: Step | None, why: str) -> None:
+    async def out_of_time(self, step: Step | None) -> None:
+        """The wall time is over and a person is asked for more: the step ends here, the turn and its agents do not."""
+        await self._close(step, records.OUT_OF_TIME, agents=False)
+        await self._journal.flush()
+
+    async def _close(self, step: Step | None, why: str, *, agents: bool = True) -> None:
         """Stop what runs, answer open calls, close open items and questions."""
         grace = self._thread.config.interrupt_grace_s
         if self._state.keep_background:
@@ -93,7 +97,9 @@ class Ending:
         killing = asyncio.create_task(self._thread.processes.kill_all(grace_s=grace, kept=False))
         if step is not None:
             await step.runner.abort(why)
-        await asyncio.gather(killing, self._thread.agents.close_all(grace_s=grace))
+        if agents:
+            await self._thread.agents.close_all(grace_s=grace)
+        await killing
         for call in self._thread.history.open_calls():
             self._journal.post(output_for(call, why))
         self._thread.questions.void_all()
@@ -118,13 +124,10 @@ class Ending:
     def close_lost_calls(self, *, everything_waited: bool) -> Sequence[Call]:
         """After a recovery: answer the calls whose fate is not known; the others are returned, to be run now.
 
-        A call that waits for a person has not run. In a parked turn no open call has.
+        A call that waits for a person has not run, one that waits for agents has changed nothing. In a parked turn that is true
+        of every open call.
         """
-        waiting = [
-            call
-            for call in self._thread.history.open_calls()
-            if everything_waited or self._thread.questions.find(call.call_id) is not None
-        ]
+        waiting = [call for call in self._thread.history.open_calls() if everything_waited or self._waits(call)]
         kept = {call.call_id for call in waiting}
         for call in self._thread.history.open_calls():
             if call.call_id not in kept:
@@ -138,6 +141,11 @@ class Ending:
                 )
                 self._journal.post(ItemCompleted(item=ended, completed_at=self._clock.now_ms()))
         return waiting
+
+    def _waits(self, call: Call) -> bool:
+        item = self._journal.open_items.get(call.call_id)
+        waits_for_agents = isinstance(item, SubAgentItem) and item.until is not None
+        return waits_for_agents or self._thread.questions.find(call.call_id) is not None
 
     async def _last_word(self, status: TurnStatus, error: ErrorInfo | None, *, limit_s: float | None) -> Sequence[DurableMsg]:
         """The gate's events for this end. After an interrupt nobody waits long for them."""

@@ -7,6 +7,7 @@ from patchyard.agent.config import Settings
 from patchyard.agent.context.untrusted import fence
 from patchyard.agent.prompts import base_instructions, prompt_version
 from patchyard.agent.thread import Thread
+from patchyard.protocol.budgets import UNITS, figure
 from patchyard.protocol.events import ItemCompleted, ItemStarted, SessionConfigured
 from patchyard.protocol.items import UserMessageItem
 from patchyard.protocol.model_items import InputImage, InputText, Message
@@ -20,6 +21,7 @@ from patchyard.protocol.ops import (
     TurnInput,
     UserInput,
 )
+from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.rollout_lines import LinePayload, SessionMeta, TurnContext, WorldState
 
 RESTARTED = "interrupted by a worker restart"
@@ -115,6 +117,16 @@ def last_answer_note(spent: str, turn_id: str) -> tuple[LinePayload, ...]:
         "what is done, what is not, and in which state the work tree is.\n</budget>"
     )
     return note(text, role="developer"), _told_to_wrap_up(turn_id)
+
+
+def more_budget_note(limits: BudgetLimits) -> tuple[LinePayload, ...]:
+    """What the model reads when a person raised the limits: what it was told of the old ones does not hold any more."""
+    raised = ", ".join(f"{figure(limit)} {UNITS[name]}" for name, limit in limits.named().items())
+    text = (
+        f"<budget>\nA person gave this turn more budget. Its limits are now: {raised}. Go on with the task where you stopped; "
+        "calls that did not run or were cut off for want of budget can be made again.\n</budget>"
+    )
+    return note(text, role="developer"), WorldState(full=False, state={_WRAP_UP: None})
 
 
 def was_told_to_wrap_up(world: Mapping[str, Any] | None, turn_id: str) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -89,26 +89,29 @@ class TurnState:
             delivered = True
             payloads = (*records.user_records(steer, self.thread.ports.clock.now_ms()), *hooks.notes(verdict))
             journal.post(*payloads, submission_id=steer.id, consumed=[steer.id])
+        self.thread.agents.input_came.clear()
         return delivered
 
-    def answer_interrupts(self, *, applied: bool) -> Sequence[str]:
-        """Record the answers to interrupts just before the end, which takes them off the queue; their ids.
+    def answers_to_interrupts(self, *, applied: bool) -> Mapping[str, Sequence[LinePayload]]:
+        """Answers by submission: they go with the turn's last record, so that each is given once, whenever a worker dies."""
+        refused = OpRejected(op="interrupt", message="the turn was ending already")
+        answer = OpApplied(op="interrupt") if applied else refused
+        return {interrupt.id: (answer,) for interrupt in self.interrupts}
 
-        They can't come after it: the queue may give the lease back with the turn's last record. Should the process die between
-        the two writes, the successor ends the turn and answers once more.
-        """
-        answered, self.interrupts = self.interrupts, []
-        for interrupt in answered:
-            message = "the turn was ending already"
-            answer = OpApplied(op="interrupt") if applied else OpRejected(op="interrupt", message=message)
-            self.thread.journal.post(answer, submission_id=interrupt.id)
-        return [interrupt.id for interrupt in answered]
-
-    async def finish(self, *events: LinePayload, consumed: Sequence[str] = ()) -> bool:
+    async def finish(
+        self,
+        *events: LinePayload,
+        consumed: Sequence[str] = (),
+        answers: Mapping[str, Sequence[LinePayload]] | None = None,
+    ) -> bool:
         """Commit the terminal records. False: a steer stands in the way; it is in `steers`, or news came of it."""
         self.news.clear()
         keep = self.thread.processes.kept_running
-        if await self.thread.journal.finish_turn(*events, turn_id=self.id, consumed=consumed, keep_lease=keep):
+        finishing = self.thread.journal.finish_turn(
+            *events, turn_id=self.id, consumed=consumed, answers=answers, keep_lease=keep
+        )
+        if await finishing:
+            self.interrupts = [interrupt for interrupt in self.interrupts if interrupt.id not in (answers or {})]
             return True
         if not self.steers:
             await self.wait_news()

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from patchyard.agent.budget import Spend
@@ -58,7 +58,7 @@ class Step:
 
     async def run(self) -> StepResult:
         """Sample until a response is complete, then wait for its calls."""
-        attempt = 1
+        tries = attempt = 1
         while True:
             reader = ResponseReader(self._thread, self._spend, self.runner.start)
             try:
@@ -66,28 +66,27 @@ class Step:
             except ModelError as error:
                 # What a broken stream brought stays: its calls end and are in the next request with their outputs.
                 await self.runner.settle()
-                await pause_before_retry(self._thread, error, attempt)
+                await pause_before_retry(self._thread, error, tries)
                 self._spend.check(self._thread.ports.clock.now_ms())
-                attempt += 1
+                # The request layer may have tried more than once.
+                tries, attempt = tries + 1, max(attempt, reader.last_attempt) + 1
                 continue
             await self.runner.settle()
             wants_more = reader.completed is not None and reader.completed.end_turn is False
             return StepResult(reader.calls > 0 or wants_more, reader.last_message)
 
     async def _attempt(self, attempt: int, reader: ResponseReader) -> None:
-        thread = self._thread
-        settings = thread.active_settings
-        request = ModelRequest(
-            model=settings.model,
-            instructions=base_instructions(thread.config.family(settings.model)),
+        thread, settings = self._thread, self._thread.active_settings
+        request = replace(
+            request_of_turn(
+                thread,
+                self._registry,
+                turn_id=self._turn_id,
+                output_schema=self._output_schema,
+                kind=self._kind,
+                final=self._final,
+            ),
             input=thread.history.prompt(),
-            tools=() if self._final else self._registry.specs(),
-            thread_id=thread.config.thread_id,
-            turn_id=self._turn_id,
-            effort=settings.effort,
-            output_schema=self._output_schema,
-            window_number=thread.history.window_number,
-            kind=self._kind,
             attempt=attempt,
         )
         attributes: dict[str, str | int | float | bool] = {
@@ -116,6 +115,31 @@ class Step:
                 "gen_ai.usage.cache_read.input_tokens": usage.cached_input_tokens,
             }
             span.set(**told)
+
+
+def request_of_turn(
+    thread: Thread,
+    registry: Registry,
+    *,
+    turn_id: str,
+    output_schema: Mapping[str, Any] | None,
+    kind: Literal["turn", "review"] = "turn",
+    final: bool = False,
+) -> ModelRequest:
+    """What all requests of a turn have in common: a first attempt without input."""
+    settings = thread.active_settings
+    return ModelRequest(
+        model=settings.model,
+        instructions=base_instructions(thread.config.family(settings.model)),
+        input=(),
+        tools=() if final else registry.specs(),
+        thread_id=thread.config.thread_id,
+        turn_id=turn_id,
+        effort=settings.effort,
+        output_schema=output_schema,
+        window_number=thread.history.window_number,
+        kind=kind,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -72,6 +72,8 @@ class ResponseReader:
         self._typing: dict[str, _Typing] = {}
         self._rate_limits: dict[str, Any] | None = None
         self.calls = 0
+        self.last_attempt = 0
+        """Number of the newest attempt that ended."""
         self.last_message: str | None = None
         self.completed: ResponseCompleted | None = None
 
@@ -93,6 +95,7 @@ class ResponseReader:
             case ModelNotice():
                 self._journal.post(Warning_(message=event.message))
             case AttemptEnded():
+                self.last_attempt = event.record.attempt
                 book_attempt(self._thread, self._spend, event.record)
             case ResponseCompleted():
                 self._complete(event)

@@ -3,44 +3,33 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from patchyard.agent.budget import Spend
 from patchyard.agent.config import Settings
-from patchyard.agent.context import tokens
-from patchyard.agent.context.history import Call
-from patchyard.agent.context.surroundings import Surroundings, look, tell
 from patchyard.agent.errors import BudgetExceeded, CompactionRefused, ContextOverflow, ParkTurn, StopTurn, TurnError
-from patchyard.agent.hooks import NOTHING, Verdict
 from patchyard.agent.ports import LeaseLost
 from patchyard.agent.prompts import prompt_version
 from patchyard.agent.retrying import too_long
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import DurableMsg, TurnCompleted, TurnRecovered, TurnStarted, Warning_
+from patchyard.protocol.events import DurableMsg, TurnCompleted, Warning_
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.model_items import Message
 from patchyard.protocol.ops import Submission, TurnInput
-from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
-from patchyard.rollout import UnfinishedTurn
 
 from . import records
+from .allowance import MoreBudget, spend_of
 from .ending import Ending
+from .opening import Opening, OwnWays, Recovery, stopped_by_hook, surroundings_of
 from .state import StopKind, TurnEnd, TurnState
-from .step import Step, StepResult
+from .step import Step, StepResult, request_of_turn
+from .stopping import StopSwitch, Watchdog
 from .windows import TurnWindows
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """The unfinished turn that a new segment goes on with."""
-
-    turn: UnfinishedTurn
 
 
 class Turn:
@@ -62,8 +51,8 @@ class Turn:
         if submission is not None and isinstance(submission.op, TurnInput):
             self.output_schema = submission.op.output_schema
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
-        spend = _spend(thread, recovery, thread.ports.clock.now_ms())
-        thread.agents.spend, thread.agents.turn_id = spend, turn_id
+        spend = spend_of(thread, recovery.turn if recovery is not None else None)
+        thread.agents.serve(turn_id, spend)
         self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
         self._thread = thread
         self._registry = registry
@@ -71,13 +60,18 @@ class Turn:
         self._journal = thread.journal
         self._clock = thread.ports.clock
         self._ending = Ending(self.state)
-        self._stop: StopKind | None = None
-        self._task: asyncio.Task[TurnEnd] | None = None
-        self._announced = recovery is not None
+        self._allowance = MoreBudget(self.state, declined=recovery is not None and recovery.turn.budget_declined)
+        self._watchdog = Watchdog(spend, self._clock, lambda: self.stop("wall_time"))
+        self._switch = StopSwitch()
+        self._out_of_time = False
+        """The wall time is over and more of it is to be asked for."""
         self._step: Step | None = None
         self._steps = 0
         self._stop_hook_active = False
-        self._windows = TurnWindows(self.state, registry, segment=self.segment, look=self._look, context=self._context)
+        look = partial(surroundings_of, thread)
+        self._windows = TurnWindows(self.state, registry, segment=self.segment, look=look, context=self._context)
+        own = OwnWays(self._lasting_settings, self._context)
+        self._opening = Opening(self.state, self._ending, self._windows, own, segment=self.segment, recovery=recovery)
 
     # --- from the session
 
@@ -86,12 +80,9 @@ class Turn:
         return settings
 
     def stop(self, kind: StopKind) -> None:
-        """End the turn at its next await point. The first reason wins; too late is harmless."""
-        if self._stop is not None or self.state.at_end:
-            return
-        self._stop = kind
-        if self._task is not None:
-            self._task.cancel()
+        """End the turn at its next await point. Too late is harmless."""
+        if not self.state.at_end:
+            self._switch.pull(kind)
 
     def steer(self, submission: Submission) -> None:
         """Input for the running turn; after a recovery perhaps the input that started it."""
@@ -99,12 +90,13 @@ class Turn:
             self.state.submission = submission
         else:
             self.state.steers.append(submission)
+            self._thread.agents.input_came.set()
 
     # --- the turn
 
     async def run(self) -> TurnEnd:
         """Run to its end, a park or a hand-over. LeaseLost passes through."""
-        self._task = asyncio.current_task()
+        self._switch.attach()
         self._journal.turn_id = self.id
         attributes: dict[str, str | int | float | bool] = {
             "gen_ai.operation.name": "invoke_agent",
@@ -122,25 +114,29 @@ class Turn:
         return end
 
     async def _guarded(self) -> TurnEnd:
-        watchdog = asyncio.create_task(self._watch_wall_time())
+        if not self._allowance.waits:
+            self._watchdog.arm()
         try:
-            try:
-                if self._stop is None:
+            while self._switch.why() is None:
+                try:
                     return await self._work()
-            except asyncio.CancelledError:
-                if self._stop is None:
-                    raise
-                asyncio.current_task().uncancel()  # type: ignore[union-attr]
+                except asyncio.CancelledError:
+                    why = self._switch.why()
+                    if why is None:
+                        raise
+                    self._switch.seen()
+                    if why == "wall_time" and self._allowance.asks:
+                        self._switch.reset()
+                        self._out_of_time = True
             self.state.at_end = True
-            self._announce()
+            self._opening.announce()
             return await self._stopped()
         finally:
-            watchdog.cancel()
+            self._watchdog.disarm()
 
     async def _work(self) -> TurnEnd:
         try:
-            await self._begin()
-            await self._loop()
+            await self._through()
         except ParkTurn as parked:
             self.state.at_end = True
             return await self._ending.park(parked)
@@ -166,7 +162,7 @@ class Turn:
         return "completed"
 
     async def _stopped(self) -> TurnEnd:
-        match self._stop:
+        match self._switch.why():
             case "suspend":
                 return await self._ending.suspended(self._step)
             case "wall_time":
@@ -176,74 +172,58 @@ class Turn:
             case _:
                 return await self._ending.interrupted(self._step)
 
-    async def _watch_wall_time(self) -> None:
-        left = self.state.spend.wall_time_left(self._clock.now_ms())
-        if left is not None:
-            await self._clock.sleep(max(left, 0))
-            self.stop("wall_time")
+    # --- budgets
+
+    async def _through(self) -> None:
+        """From the beginning to the last step, and on from there whenever a person gave more budget."""
+        while True:
+            try:
+                if self._out_of_time:
+                    await self._ending.out_of_time(self._step)
+                    self._out_of_time = False
+                    self.state.spend.check(self._clock.now_ms())
+                await self._begin()
+                return await self._loop()
+            except BudgetExceeded:
+                if not await self._more_budget():
+                    raise
+
+    async def _more_budget(self) -> bool:
+        """Whether a person raises the limits. Nobody's time runs while they think."""
+        self._watchdog.disarm()
+        try:
+            return await self._allowance.more()
+        finally:
+            self._watchdog.arm()
+
+    async def _last_step(self) -> BudgetExceeded | None:
+        """The budget that leaves only an answer to be given; raised when not even that is left."""
+        spend = self.state.spend
+        while (over := spend.exceeded(self._clock.now_ms())) is not None and await self._more_budget():
+            pass
+        if over is not None and (over.hard or spend.wrapped_up):
+            raise over
+        return over
 
     # --- beginning
 
     async def _begin(self) -> None:
+        """All that comes before the first step. Called again after more budget was given, it goes on where it was cut off."""
+        if not self._allowance.waits:
+            self._prewarm()
         if self._recovery is not None:
-            await self._recover(self._recovery)
-            return
-        thread = self._thread
-        if thread.config.spec.repository.type != "none" and not thread.history.items:
-            thread.ports.sandbox.prepare()
-        self._announce()
-        if self._journal.world is None:
-            # The first look at the repository may take a while: people see the turn meanwhile.
-            await self._journal.flush()
-        await self._windows.before_input()
-        await self._record_input()
+            await self._resume(self._recovery)
+        else:
+            await self._opening.start()
+        if self._opening.blocked is not None:
+            raise TurnError(self._opening.blocked)
 
-    def _announce(self) -> None:
-        """The first records of a turn."""
-        if self._announced:
-            return
-        self._announced = True
-        thread, submission = self._thread, self.state.submission
-        now = self._clock.now_ms()
-        payloads: list[LinePayload] = []
-        if not thread.introduced:
-            thread.introduced = True
-            payloads += [records.session_meta(thread), records.session_configured(thread)]
-        payloads.append(
-            TurnStarted(
-                kind=self.kind,
-                model=thread.active_settings.model,
-                model_context_window=thread.config.profile(thread.active_settings.model).context_window,
-                trace=submission.trace if submission else None,
-                submitted_at=submission.submitted_at if submission else now,
-                started_at=now,
-            )
-        )
-        self._journal.post(*payloads, submission_id=self.id)
-        self._ending.close_leftovers()
-
-    async def _record_input(self) -> None:
-        """Context and input in one commit, which is what takes the submission off the queue."""
-        thread, submission = self._thread, self.state.submission
-        hooks = thread.hooks
-        started = await self._session_hooks()
-        prompted = NOTHING if submission is None else await hooks.user_prompt(records.text_of(submission))
-        refusal = prompted.block or prompted.stop
-        context = await self._surroundings()
-        consumed = [self.id] if submission is not None else []
-        payloads = (
-            records.turn_context(thread, self.id, self._lasting_settings()),
-            *context,
-            *hooks.notes(started),
-            *self._context(),
-            *self.state.input_records(for_model=refusal is None),
-            *hooks.notes(prompted),
-        )
-        await self._journal.commit(*payloads, submission_id=self.id, consumed=consumed)
-        if started.stop is not None:
-            raise TurnError(_stopped_by_hook("SessionStart", started.stop))
-        if refusal is not None:
-            raise TurnError(_stopped_by_hook("UserPromptSubmit", refusal))
+    async def _resume(self, recovery: Recovery) -> None:
+        self._opening.resume(recovery)
+        if self._allowance.waits and not await self._more_budget() and not self.state.input_recorded:
+            self.state.spend.check(self._clock.now_ms())
+        await self._opening.go_on()
+        await self._finish_waiting_calls()
 
     def _lasting_settings(self) -> Settings:
         """What later turns go on with."""
@@ -253,48 +233,13 @@ class Turn:
         """What this kind of turn tells the model before its input."""
         return ()
 
-    async def _session_hooks(self) -> Verdict:
-        thread = self._thread
-        if thread.session_started:
-            return NOTHING
-        thread.session_started = True
-        return await thread.hooks.session_start("resume" if thread.resumed else "startup")
-
-    async def _surroundings(self) -> Sequence[LinePayload]:
-        told = tell(await self._look(), self._journal.world)
-        return () if told.record is None else (*told.items, told.record)
-
-    async def _look(self) -> Surroundings:
-        thread = self._thread
-        images = thread.config.profile(thread.active_settings.model).images
-        return look(thread.active_settings, await thread.instructions(), self._clock.now_ms(), images=images)
-
-    async def _recover(self, recovery: Recovery) -> None:
-        turn = recovery.turn
-        reason = "unparked" if turn.parked is not None else self._thread.config.recovery_reason
-        self._journal.post(TurnRecovered(segment=self.segment, reason=reason))
-        again = self._ending.close_lost_calls(everything_waited=turn.parked is not None)
-        if turn.input_recorded:
-            self.state.input_recorded = True
-            self._journal.post(*await self._surroundings())
-        else:
-            await self._own_submission()
-            await self._windows.before_input()
-            await self._record_input()
-        if again:
-            await self._finish_calls(again)
-
-    async def _own_submission(self) -> None:
-        """Wait until what started the turn was received again."""
-        while self.state.submission is None:
-            self.state.news.clear()
-            await self.state.wait_news()
-
-    async def _finish_calls(self, calls: Sequence[Call]) -> None:
-        """Calls that waited for a person, or behind one that did."""
+    async def _finish_waiting_calls(self) -> None:
+        calls, self._opening.waiting_calls = self._opening.waiting_calls, ()
+        if not calls:
+            return
         self._step = self._new_step()
         for call in calls:
-            self._step.runner.start(call)
+            self._step.runner.start(call, again=True)
         await self._step.runner.settle()
 
     # --- steps
@@ -311,21 +256,21 @@ class Turn:
     async def _one_step(self) -> bool:
         """A step; True when the model expects another one. Steers that came meanwhile are delivered before the next."""
         spend = self.state.spend
-        over = self._last_step()
-        if self._steps:
+        over = await self._last_step()
+        if self._steps or self._allowance.granted:
             await self._take_steers()
         elif self.segment and over is None:
             await self._windows.between_steps()
-        over = self._last_step()
+        over = await self._last_step()
         if spent := spend.nearly_spent(self._clock.now_ms()):
             told = records.wrap_up_note if over is None else records.last_answer_note
             self._journal.post(*told(spent, self.id))
         if self._steps:
-            self._journal.post(*await self._surroundings())
+            self._journal.post(*await self._opening.surroundings())
         result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
-        if self._step is not None and (reason := self._step.runner.stop_reason) is not None:
-            raise TurnError(_stopped_by_hook("PostToolUse", reason))
+        if (reason := self._thread.hook_words.stop) is not None:
+            raise TurnError(stopped_by_hook("PostToolUse", reason))
         if over is not None:
             raise over
         return result.follow_up
@@ -335,13 +280,6 @@ class Turn:
         if self.state.spend.exceeded(self._clock.now_ms()) is None:
             await self._windows.between_steps()
         return await self.state.deliver_steers()
-
-    def _last_step(self) -> BudgetExceeded | None:
-        """The budget that leaves only an answer to be given; raised when not even that is left."""
-        over = self.state.spend.exceeded(self._clock.now_ms())
-        if over is not None and (over.hard or self.state.spend.wrapped_up):
-            raise over
-        return over
 
     async def _sample(self, *, final: bool) -> StepResult:
         """A request with its calls; when it does not fit into the window, once more in a new one."""
@@ -375,6 +313,17 @@ class Turn:
         await self._journal.commit(records.hook_note(new_id(self._clock.now_ms()), verdict.block))
         return True
 
+    @property
+    def _request_kind(self) -> Literal["turn", "review"]:
+        return "review" if self.kind == "review" else "turn"
+
+    def _prewarm(self) -> None:
+        """The model is got ready while the box starts and the repository is looked at."""
+        ahead = request_of_turn(
+            self._thread, self._registry, turn_id=self.id, output_schema=self.output_schema, kind=self._request_kind
+        )
+        self._thread.ports.model.prewarm(ahead)
+
     def _new_step(self, *, final: bool = False) -> Step:
         number = f"{self.segment}.{self._steps}"
         return Step(
@@ -385,7 +334,7 @@ class Turn:
             number=number,
             output_schema=self.output_schema,
             final=final,
-            kind="review" if self.kind == "review" else "turn",
+            kind=self._request_kind,
         )
 
     async def _finished(self) -> bool:
@@ -413,29 +362,3 @@ class Turn:
 
     def _completed(self) -> TurnCompleted:
         return TurnCompleted(last_agent_message=self.state.last_message, **self.state.sums())
-
-
-def _stopped_by_hook(event: str, reason: str) -> ErrorInfo:
-    return ErrorInfo.of(ErrorCode.HOOK_BLOCKED, f"A {event} hook ended the turn: {reason}", event=event)
-
-
-def _spend(thread: Thread, recovery: Recovery | None, now_ms: int) -> Spend:
-    budgets = thread.config.spec.budgets
-    if recovery is None:
-        return Spend(budgets, now_ms)
-    turn = recovery.turn
-    told = records.was_told_to_wrap_up(thread.journal.world, turn.turn_id)
-    usage, cost = turn.usage, turn.cost_usd
-    for child in thread.agents.spent_in(turn.turn_id):
-        usage, cost = tokens.add(usage, child.usage), tokens.add_cost(cost, child.cost_usd)
-    return Spend(
-        budgets,
-        # As if it had begun just so long ago as it was worked on: time without a worker is nobody's work.
-        now_ms - turn.active_ms,
-        model_requests=turn.model_requests,
-        tool_calls=turn.tool_calls,
-        usage=usage,
-        cost_usd=cost,
-        warned=told,
-        wrapped_up=told,
-    )

@@ -5,11 +5,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from patchyard.agent.compaction.compactor import Compactor
 from patchyard.agent.compaction.hooks import Reason
 from patchyard.agent.compaction.reminders import reminder
-from patchyard.agent.compaction.window import has_answers
+from patchyard.agent.compaction.window import asks_for_window, has_answers
 from patchyard.agent.context import tokens
 from patchyard.agent.context.images import without_images
+from patchyard.agent.context.marks import WINDOW_REFUSED, tagged
 from patchyard.agent.context.surroundings import IMAGES, Surroundings, Told, tell
 from patchyard.agent.errors import BudgetExceeded, CompactionRefused, TurnError
+from patchyard.agent.prompts import window_text
 from patchyard.agent.retrying import too_long
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
@@ -51,6 +53,8 @@ class TurnWindows:
         reason = self._compactor.due(more=sum(_tokens_of(item) for item in items))
         if reason is not None:
             await self._compactor.run(reason, None)
+        elif self._promised:
+            await self._as_promised(inside=False)
         await self._fit_images()
 
     async def between_steps(self) -> None:
@@ -60,11 +64,11 @@ class TurnWindows:
         reason = self._compactor.due()
         if reason is not None and not self._state.spend.last_request:
             await self._inside(reason)
+        elif self._promised and not self._state.spend.last_request:
+            await self._as_promised(inside=True)
         await self._fit_images()
-        config, model = self._thread.config, self._thread.active_settings.model
-        if config.compaction == "token_budget":
-            window, limit = config.profile(model).context_window, config.context_limit(model)
-            self._journal.post(*reminder(self._compactor.used(), window=window, limit=limit, world=self._journal.world))
+        if self._own_choice:
+            self._journal.post(*reminder(self._compactor.use(), world=self._journal.world))
 
     async def make_room(self) -> None:
         """The model said that the request does not fit. TurnError when nothing can be left out."""
@@ -78,6 +82,24 @@ class TurnWindows:
             await self._compactor.run("manual", None)
         else:
             self._journal.post(Warning_(message=NOTHING))
+
+    @property
+    def _own_choice(self) -> bool:
+        """Whether the model has a say in when a window ends."""
+        return self._thread.config.compaction == "token_budget"
+
+    @property
+    def _promised(self) -> bool:
+        """Whether the model asked for a new window that was not opened yet."""
+        return self._own_choice and asks_for_window(self._thread.history.items)
+
+    async def _as_promised(self, *, inside: bool) -> None:
+        """The tool `new_context_window`. The turn can do without: a hook's refusal is told to the model."""
+        try:
+            await (self._inside("model_asked") if inside else self._compactor.run("model_asked", None))
+        except CompactionRefused as refused:
+            text = window_text("refused").format(reason=refused.reason)
+            self._journal.post(records.note(tagged(WINDOW_REFUSED, text), role="developer"))
 
     async def _as_asked(self, submission: Submission) -> None:
         """The Op `compact`. What goes wrong is its answer: the turn does not depend on it."""

@@ -26,13 +26,15 @@ from patchyard.cli.context import (
 from patchyard.cli.errors import CliError, ExitCode, UsageError
 from patchyard.cli.render.stream import StreamView
 from patchyard.cli.render.summary import print_summary
-from patchyard.cli.running.asking import Answer, Asker, can_ask
+from patchyard.cli.running.answers import limits_of
+from patchyard.cli.running.asking import Asker, can_ask
+from patchyard.cli.running.dialogs import Reply
 from patchyard.cli.running.outcome import exit_code_of
 from patchyard.cli.running.source import git_facts, is_url, resolve_source, upload_overlay
 from patchyard.cli.running.watch import Interrupts, watch_task
 from patchyard.client import NotFound, PatchyardClient, PatchyardError
 from patchyard.protocol.events import Event
-from patchyard.protocol.policies import ApprovalMode, SandboxPolicy
+from patchyard.protocol.policies import ApprovalMode, BudgetLimits, Budgets, SandboxPolicy
 from patchyard.protocol.tasks import NoSource, RepositorySource, SetupSpec, TaskCreateResponse, TaskSpec, TaskView, VerifySpec
 from patchyard.settings import Settings
 
@@ -55,6 +57,7 @@ class Job:
     sandbox: SandboxPolicy
     approval: ApprovalMode
     model: str | None
+    budgets: Budgets
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ def fix(
     sandbox: str,
     approval: str,
     model: str | None,
+    budget: tuple[str, ...],
     no_start: bool,
     no_wait: bool,
     detach: bool,
@@ -128,6 +132,7 @@ def fix(
         sandbox=sandbox_policy(sandbox),
         approval=ApprovalMode(approval),
         model=model,
+        budgets=_budgets(budget),
     )
     return _run_job(job, Manner(as_json=as_json, no_start=no_start, no_wait=no_wait, detach=detach, output=output))
 
@@ -153,6 +158,7 @@ def exec_command(
     sandbox: str,
     approval: str,
     model: str | None,
+    budget: tuple[str, ...],
     no_start: bool,
     no_wait: bool,
     detach: bool,
@@ -174,9 +180,14 @@ def exec_command(
         sandbox=sandbox_policy(sandbox),
         approval=ApprovalMode(approval),
         model=model,
+        budgets=_budgets(budget),
     )
     manner = Manner(as_json=as_json, no_start=no_start, no_wait=no_wait, detach=detach, answer_only=True)
     return _run_job(job, manner)
+
+
+def _budgets(words: tuple[str, ...]) -> Budgets:
+    return Budgets().raised(limits_of(words) or BudgetLimits())
 
 
 async def _here() -> str | None:
@@ -277,13 +288,14 @@ def _printer(client: PatchyardClient, created: TaskCreateResponse, manner: Manne
         yield view.show
         return
 
-    async def send(answer: Answer) -> bool:
+    async def send(answer: Reply) -> bool:
         receipt = await client.submit(created.thread_id, answer)
         return receipt.admission.type != "not_submitted"
 
-    with Asker(console, send, fd=sys.stdin.fileno()) as asker:
+    with Asker(console, send, fd=sys.stdin.fileno(), task_id=created.task_id) as asker:
 
         def show(event: Event) -> None:
+            asker.make_room(event)
             view.show(event)
             asker.take(event)
 
@@ -301,6 +313,7 @@ async def _spec(client: PatchyardClient, job: Job, *, service_url: str) -> TaskS
         instruction=job.instruction,
         instruction_untrusted=job.untrusted,
         model=job.model,
+        budgets=job.budgets,
         setup=SetupSpec(command=job.setup) if job.setup else None,
         verify=VerifySpec(command=job.verify, overlay_artefact_id=overlay) if job.verify else None,
         approval=job.approval,

@@ -12,17 +12,19 @@ from patchyard.protocol.policies import ApprovalMode, DangerFullAccess, ReadOnly
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+BUDGET_HELP = "Limit of model_requests, tool_calls, tokens, wall_time_s or cost_usd; may be given several times."
 _SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
 
 
 def run_options(*, sandbox: str, approval: ApprovalMode) -> Callable[[F], F]:
-    """--sandbox, --approval, --model, --no-start, --no-wait, --detach."""
+    """--sandbox, --approval, --model, --budget, --no-start, --no-wait, --detach."""
 
     def decorate(command: F) -> F:
         for option in (
             click.option("--detach", is_flag=True, help="Submit, print the task's id and return."),
             click.option("--no-wait", is_flag=True, help="Refuse at once when the queue is full, instead of waiting."),
             click.option("--no-start", is_flag=True, help="Refuse when no service runs, instead of starting one."),
+            click.option("--budget", multiple=True, metavar="NAME=LIMIT", help=BUDGET_HELP),
             click.option("--model", default=None, metavar="NAME", help="Model.  [default: the service's]"),
             click.option(
                 "--approval",

@@ -4,10 +4,9 @@ import sys
 
 import click
 
+from patchyard.cli.commands.answer import answer
 from patchyard.cli.context import examples, json_option, open_client, print_json, run, settings, stdout
-from patchyard.cli.errors import ExitCode
 from patchyard.cli.render.report import print_task, print_tasks
-from patchyard.protocol.ops import ApprovalDecision, ExecApproval, PatchApproval
 from patchyard.protocol.tasks import TaskListResponse, TaskStatus, TaskView
 
 
@@ -96,27 +95,4 @@ def patch(task_id: str) -> None:
     sys.stdout.buffer.flush()
 
 
-@tasks.command("answer")
-@click.argument("task_id", metavar="TASK")
-@click.argument("approval_id", metavar="QUESTION")
-@click.argument("decision", type=click.Choice(["accept", "accept-for-session", "decline", "cancel"]))
-@click.option("--patch", "about_patch", is_flag=True, help="The question is about a patch, not a command.")
-@click.option("--message", default=None, help="Tell the agent why.")
-@json_option
-def answer(task_id: str, approval_id: str, decision: str, about_patch: bool, message: str | None, as_json: bool) -> int:
-    """Answer an agent's question whether it may run a command or write a patch. The first answer wins."""
-    kind = PatchApproval if about_patch else ExecApproval
-    op = kind(approval_id=approval_id, decision=ApprovalDecision(decision.replace("-", "_")), message=message)
-
-    async def ask() -> str:
-        async with open_client(settings()) as client:
-            task = await client.get_task(task_id)
-            receipt = await client.submit(task.thread_id, op)
-            if as_json:
-                print_json(receipt)
-            return receipt.admission.type
-
-    taken = run(ask()) != "not_submitted"
-    if not as_json:
-        stdout().print("Sent; the first answer wins." if taken else "No turn waits for an answer now.")
-    return ExitCode.OK if taken else ExitCode.FAILED
+tasks.add_command(answer)

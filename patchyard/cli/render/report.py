@@ -92,6 +92,8 @@ def print_task(task: TaskView) -> None:
     line("title", one_line(task.title, 100))
     reason = f" ({task.reason})" if task.reason != str(task.status) else ""
     line("status", f"{task.status}{reason}", status_style(task.status))
+    if task.status is TaskStatus.WAITING and task.reason in ("approval", "user_input", "budget"):
+        line("answer", f"patchyard tasks answer {task.id}", "bold")
     line("verified", {True: "yes", False: "no", None: "not asked" if task.spec.verify is None else "not yet"}[task.verified])
     line("repository", _repository(task))
     if task.patch is not None:

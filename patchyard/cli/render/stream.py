@@ -7,10 +7,13 @@ from rich.console import Console
 from rich.text import Text
 
 from patchyard.protocol import events, items
+from patchyard.protocol.budgets import UNITS, BudgetRequest, figure
 from patchyard.protocol.events import Event
 from patchyard.protocol.items import ItemStatus
 
 from .diff import diff_text
+from .questions import Question, answer_lines, question_lines
+from .rules import rule_text
 from .text import amount, duration, one_line, safe
 
 _OUTPUT_LINES = 6
@@ -64,7 +67,7 @@ class StreamView:
                 self._workspace(msg)
             case events.PatchProduced() | events.VerificationStarted() | events.VerificationCompleted():
                 self._result(msg)
-            case events.ExecApprovalRequest() | events.PatchApprovalRequest() | events.RequestUserInput():
+            case events.ExecApprovalRequest() | events.PatchApprovalRequest() | events.RequestUserInput() | BudgetRequest():
                 self._question(msg)
             case (
                 events.Warning_()
@@ -73,6 +76,7 @@ class StreamView:
                 | events.OpRejected()
                 | events.HookCompleted()
                 | events.RequestResolved()
+                | events.ApprovalRemembered()
             ):
                 self._notice(msg)
             case (
@@ -167,7 +171,10 @@ class StreamView:
 
     def _patch(self, item: items.FileChangeItem) -> None:
         if item.status is not ItemStatus.COMPLETED:
-            self._line("✘", f"patch {item.status}: {', '.join(safe(change.path) for change in item.changes)}", "red")
+            touched = ", ".join(safe(change.path) for change in item.changes) or "it could not be read"
+            self._line("✘", f"patch {item.status}: {touched}", "red")
+            if item.error is not None:
+                self._console.print(_indented(item.error), style="dim", markup=False)
             return
         for change in item.changes:
             moved = f" → {safe(change.move_path)}" if change.move_path else ""
@@ -228,24 +235,14 @@ class StreamView:
                 self._line("✘", f"verification failed: {safe(why)}", "bold red")
                 self._console.print(_indented(result.output_tail), style="dim", markup=False)
 
-    def _question(self, msg: events.ExecApprovalRequest | events.PatchApprovalRequest | events.RequestUserInput) -> None:
-        match msg:
-            case events.ExecApprovalRequest():
-                what = f"may this command run? {one_line(' '.join(msg.command), 160)}"
-            case events.PatchApprovalRequest():
-                what = f"may this patch be written? {', '.join(safe(change.path) for change in msg.changes)}"
-            case events.RequestUserInput():
-                what = "; ".join(one_line(question.question, 160) for question in msg.questions)
-        self._line("?", what, "bold yellow")
-        if isinstance(msg, events.ExecApprovalRequest | events.PatchApprovalRequest) and msg.reason:
-            self._line(" ", f"  why: {one_line(msg.reason, 200)}", "dim")
-        if isinstance(msg, events.RequestUserInput):
-            self._line(" ", "  answer in another client", "dim")
-        elif not self._asks:
-            kind = " --patch" if isinstance(msg, events.PatchApprovalRequest) else ""
-            answer = f"patchyard tasks answer {self._task_id} {msg.approval_id}"
-            self._line(" ", f"  answer with: {answer} accept{kind}", "dim")
-            self._line(" ", f"           or: {answer} decline{kind}", "dim")
+    def _question(self, msg: Question) -> None:
+        if self._asks and isinstance(msg, events.RequestUserInput):
+            return  # each of its questions is printed where it is answered
+        for line in question_lines(msg):
+            self._line(*line)
+        if not self._asks:
+            for number, command in enumerate(answer_lines(msg, self._task_id)):
+                self._line(" ", f"  {'         or' if number else 'answer with'}: {command}", "dim")
 
     def _notice(
         self,
@@ -254,7 +251,8 @@ class StreamView:
         | events.StreamError
         | events.OpRejected
         | events.HookCompleted
-        | events.RequestResolved,
+        | events.RequestResolved
+        | events.ApprovalRemembered,
     ) -> None:
         match msg:
             case events.Warning_():
@@ -268,11 +266,16 @@ class StreamView:
                 self._line("!", f"{msg.op} was refused: {safe(msg.message)}", "yellow")
             case events.HookCompleted():
                 if msg.outcome != "ok":
-                    self._line(
-                        "!", f"hook {safe(msg.event)} {msg.outcome}: {one_line(msg.message or msg.command, 160)}", "yellow"
-                    )
+                    whose = f"{msg.source} hook" if msg.source else "hook"
+                    why = one_line(msg.message or msg.command, 160)
+                    self._line("!", f"{whose} {safe(msg.event)} {msg.outcome}: {why}", "yellow")
             case events.RequestResolved():
-                self._line("●", f"answered: {msg.decision}", "dim")
+                limits = {} if msg.budgets is None else msg.budgets.named()
+                more = ", ".join(f"{figure(limit)} {UNITS[name]}" for name, limit in limits.items())
+                self._line("●", f"answered: {msg.decision}{f' ({more})' if more else ''}", "dim")
+            case events.ApprovalRemembered():
+                what = "; ".join(one_line(rule_text(rule), 80) for rule in msg.rules)
+                self._line("●", f"remembered for {safe(msg.repository)}: {what} (see `patchyard approvals list`)", "dim")
 
     def _line(self, mark: str, text: str, style: str = "") -> None:
         self._close_line()

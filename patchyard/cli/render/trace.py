@@ -9,7 +9,19 @@ from .text import duration, one_line, safe
 
 _BAR_WIDTH = 28
 """Characters of the time line."""
-_SHOWN = ("status", "model", "exit_code", "attempt", "input_tokens", "output_tokens", "error", "reason", "ttft_ms")
+_SHOWN = (
+    "status",
+    "model",
+    "exit_code",
+    "attempt",
+    "input_tokens",
+    "output_tokens",
+    "error",
+    "reason",
+    "ttft_ms",
+    "budget",
+    "decision",
+)
 """Last parts of the attribute names that say most."""
 
 

@@ -9,24 +9,23 @@ from collections.abc import Awaitable, Callable
 
 from rich.console import Console
 
+from patchyard.cli.render.questions import id_of
 from patchyard.client import PatchyardError
-from patchyard.protocol.events import Event, ExecApprovalRequest, PatchApprovalRequest, RequestResolved
-from patchyard.protocol.ops import ApprovalDecision, ExecApproval, PatchApproval
+from patchyard.protocol.budgets import BudgetRequest
+from patchyard.protocol.events import (
+    Event,
+    ExecApprovalRequest,
+    PatchApprovalRequest,
+    RequestResolved,
+    RequestUserInput,
+    TurnCompleted,
+    TurnFailed,
+    TurnInterrupted,
+    TurnParked,
+)
 
-Question = ExecApprovalRequest | PatchApprovalRequest
-Answer = ExecApproval | PatchApproval
-
-_PROMPT = "  [y]es, [n]o, [a]lways in this task, [c]ancel the turn? "
-_DECISIONS = {
-    "y": ApprovalDecision.ACCEPT,
-    "yes": ApprovalDecision.ACCEPT,
-    "n": ApprovalDecision.DECLINE,
-    "no": ApprovalDecision.DECLINE,
-    "a": ApprovalDecision.ACCEPT_FOR_SESSION,
-    "always": ApprovalDecision.ACCEPT_FOR_SESSION,
-    "c": ApprovalDecision.CANCEL,
-    "cancel": ApprovalDecision.CANCEL,
-}
+from .answers import Open
+from .dialogs import Dialog, Reply, dialog_for
 
 
 def can_ask() -> bool:
@@ -37,14 +36,16 @@ def can_ask() -> bool:
 class Asker:
     """Asks one open question after the other while the events go on. Use it as `with`, inside the loop."""
 
-    def __init__(self, console: Console, send: Callable[[Answer], Awaitable[bool]], *, fd: int) -> None:
+    def __init__(self, console: Console, send: Callable[[Reply], Awaitable[bool]], *, fd: int, task_id: str) -> None:
         self._console = console
         self._send = send
         """Submits an answer; False when nobody waits for it any more."""
         self._fd = fd
         """The terminal, in line mode: readable when a line is there."""
-        self._open: dict[str, Question] = {}
+        self._task_id = task_id
+        self._open: dict[str, Open] = {}
         self._prompted: str | None = None
+        self._dialog: Dialog | None = None
         self._sending: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> "Asker":
@@ -55,56 +56,78 @@ class Asker:
         for task in self._sending:
             task.cancel()
 
+    def make_room(self, event: Event) -> None:
+        """Before the event is shown: it shall not stand behind a prompt."""
+        if self._dialog is not None and isinstance(event.msg, TurnParked | RequestResolved):
+            self._console.print()
+
     def take(self, event: Event) -> None:
-        """Note a question, or that one was answered."""
+        """Note a question, or that one was answered. Call it when the event was shown."""
         match event.msg:
-            case ExecApprovalRequest() | PatchApprovalRequest():
-                self._open[event.msg.approval_id] = event.msg
+            case ExecApprovalRequest() | PatchApprovalRequest() | RequestUserInput() | BudgetRequest():
+                self._open[id_of(event.msg)] = Open(event.msg, event.turn_id)
             case RequestResolved():
                 self._open.pop(event.msg.request_id, None)
                 if self._prompted == event.msg.request_id:
                     self._close_prompt()
+            case TurnCompleted() | TurnFailed() | TurnInterrupted():
+                self._open.clear()
+                self._close_prompt()
+            case TurnParked() if self._dialog is not None:
+                self._print(self._dialog.prompt())
             case _:
                 return
         self._prompt()
 
     def _prompt(self) -> None:
         if self._prompted is None and self._open:
-            self._prompted = next(iter(self._open))
-            with contextlib.suppress(termios.error):
-                termios.tcflush(self._fd, termios.TCIFLUSH)  # what was typed before the question is no answer to it
-            self._console.print(_PROMPT, style="bold yellow", markup=False, end="")
+            self._prompted, asked = next(iter(self._open.items()))
+            self._dialog = dialog_for(asked)
+            self._forget_typed()
+            self._print(self._dialog.prompt())
             asyncio.get_running_loop().add_reader(self._fd, self._line_came)
+
+    def _forget_typed(self) -> None:
+        """What was typed before the question is no answer to it."""
+        with contextlib.suppress(termios.error):
+            termios.tcflush(self._fd, termios.TCIFLUSH)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, style="bold yellow", markup=False, end="")
 
     def _close_prompt(self) -> None:
         if self._prompted is not None:
-            self._prompted = None
+            self._prompted = self._dialog = None
             asyncio.get_running_loop().remove_reader(self._fd)
 
     def _line_came(self) -> None:
         data = os.read(self._fd, 4096)
-        question = self._open.get(self._prompted or "")
-        if question is None or not data:  # an end of input: whoever has the printed command may still answer
+        asked, dialog = self._open.get(self._prompted or ""), self._dialog
+        if asked is None or dialog is None or not data:
             self._close_prompt()
+            if not data:  # an end of input: somebody may still answer elsewhere
+                text = f"\n  Not answered here. Later: patchyard tasks answer {self._task_id}"
+                self._console.print(text, style="dim", markup=False)
             return
-        decision = _DECISIONS.get(data.decode("utf-8", "replace").strip().lower())
-        if decision is None:
-            self._console.print("  Please answer y, n, a or c:", markup=False, end=" ")
+        said = dialog.take(data.decode("utf-8", "replace"))
+        if said.reply is None:
+            if said.asks_next:
+                self._forget_typed()
+            self._print(said.text)
             return
         self._close_prompt()
-        del self._open[question.approval_id]
-        task = asyncio.ensure_future(self._answer(question, decision))
+        del self._open[id_of(asked.question)]
+        task = asyncio.ensure_future(self._answer(asked, said.reply))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
         self._prompt()
 
-    async def _answer(self, question: Question, decision: ApprovalDecision) -> None:
-        kind = ExecApproval if isinstance(question, ExecApprovalRequest) else PatchApproval
+    async def _answer(self, asked: Open, reply: Reply) -> None:
         try:
-            taken = await self._send(kind(approval_id=question.approval_id, decision=decision))
+            taken = await self._send(reply)
         except PatchyardError as error:
             self._console.print(f"  The answer did not arrive: {error}", style="red", markup=False)
-            self._open[question.approval_id] = question
+            self._open[id_of(asked.question)] = asked
             with contextlib.suppress(RuntimeError):
                 self._prompt()
             return

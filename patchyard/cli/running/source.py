@@ -45,6 +45,15 @@ async def resolve_source(client: PatchyardClient, repo: str, *, service_url: str
         return await _upload_tree(client, path, Path(folder) / "tree.tar.gz")
 
 
+async def repository_name(repo: str) -> str:
+    """The URL or path under which tasks on REPO are listed."""
+    path = local_path(repo)
+    if is_url(repo) or not await asyncio.to_thread(path.is_dir):
+        return repo
+    facts = await git_facts(path)
+    return str(facts.root if facts else path)
+
+
 def is_url(repo: str) -> bool:
     """Whether it names a remote repository (`https://…`, `ssh://…`, `user@host:path`), not a folder."""
     return "://" in repo or bool(_SCP_LIKE.match(repo))

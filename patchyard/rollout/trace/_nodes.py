@@ -109,7 +109,7 @@ def finish_item(node: Node, item: Item, end_ms: int) -> None:
         case CommandExecutionItem():
             node.set(exit_code=item.exit_code, process_id=item.process_id)
         case FileChangeItem():
-            node.set(files=len(item.changes))
+            node.set(files=len(item.changes), error=item.error)
         case McpToolCallItem():
             node.set(error=item.error)
         case _:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.events import (
     DurableMsg,
     ExecApprovalRequest,
@@ -168,10 +169,17 @@ class _Builder:
             case RequestUserInput():
                 waiting = parent.child("user input", "wait", at, request_id=msg.request_id)
                 self._opened(turn, f"question {msg.request_id}", waiting)
+            case BudgetRequest():
+                waiting = parent.child(
+                    "budget", "wait", at, request_id=msg.request_id, budget=msg.budget.value, used=msg.used, limit=msg.limit
+                )
+                self._opened(turn, f"question {msg.request_id}", waiting)
             case RequestResolved():
                 if (question := self._closing(turn, f"question {msg.request_id}")) is not None:
                     question.end_ms = at
                     question.set(decision=str(msg.decision))
+                    raised = {} if msg.budgets is None else msg.budgets.named()
+                    question.set(**{f"new_{name.value}": limit for name, limit in raised.items()})
             case _:
                 self._task_event(msg, at, parent, turn)
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from patchyard.adapters.catalog import Catalog, Projected, ProjectionGap
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import (
     ExecApprovalRequest,
@@ -21,6 +22,7 @@ from patchyard.protocol.events import (
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.ops import ApprovalDecision
+from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.tasks import TaskStatus, TaskView, TurnStatus
 from tests.rollout_lines import T0, TRACE, USAGE, Thread, spec, verified_task
 
@@ -185,8 +187,16 @@ def test_a_task_is_what_its_events_say(url: str) -> None:
         assert await after(ask(1), ask(2)) == ("waiting", "approval")
         assert await after(answer(1)) == ("waiting", "approval")
         assert await after(answer(2)) == ("running", "running")
+        spent = BudgetRequest(request_id="b", budget="tokens", used=9, limit=9, proposed=BudgetLimits(tokens=18))
+        assert await after(spent) == ("waiting", "budget")
+        assert await after(TurnParked(reason="budget")) == ("waiting", "budget")
+        assert await after(TurnRecovered(segment=1, reason="unparked")) == ("waiting", "budget")
+        more = RequestResolved(request_id="b", decision=ApprovalDecision.ACCEPT, budgets=BudgetLimits(tokens=18))
+        assert await after(more) == ("running", "running")
         assert await after(TurnParked(reason="user_input")) == ("waiting", "user_input")
         assert await after(TurnRecovered(segment=2, reason="unparked")) == ("running", "running")
+        assert await after(TurnParked(reason="agents")) == ("waiting", "agents")
+        assert await after(TurnRecovered(segment=3, reason="unparked")) == ("running", "running")
         assert await after(VerificationStarted(round=1, command="true")) == ("verifying", "verifying")
         assert await after(TurnFailed(error=error, usage=USAGE, cost_usd=1.0)) == ("failed", "budget_exceeded")
         task = await catalog.get_task("default", thread.task_id)

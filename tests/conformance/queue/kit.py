@@ -7,7 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from patchyard.adapters.queue import Backend, Claim, QueueCore, QueueThreadChannel, QueueUnavailable, ThreadRegistration
+from patchyard.adapters.queue import (
+    Backend,
+    Claim,
+    ParentTurn,
+    QueueCore,
+    QueueThreadChannel,
+    QueueUnavailable,
+    ThreadRegistration,
+)
 from patchyard.adapters.queue._backend import Reply, ScriptName, StreamBounds, StreamEntry
 from patchyard.adapters.queue._redis import RedisBackend
 from patchyard.protocol import events, ops
@@ -109,8 +117,9 @@ class Kit:
         repository: str = "",
         task: str | None = None,
         priority: int = 5,
+        parent: ParentTurn | None = None,
     ) -> SubmissionReceipt:
-        registration = ThreadRegistration(task_id=task, repository=repository, spec_json="{}", title="a title")
+        registration = ThreadRegistration(task_id=task, repository=repository, spec_json="{}", title="a title", parent=parent)
         submission = self.submission(thread, op, key=key, tenant=tenant)
         return await self.core.submit(submission, registration=registration, priority=priority)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -252,15 +253,22 @@ def test_a_cancelled_receive_loses_nothing(backend: MakeBackend) -> None:
     asyncio.run(main())
 
 
-def test_a_parked_turn_is_woken_by_an_answer_under_the_same_id(backend: MakeBackend) -> None:
+@pytest.mark.parametrize(
+    ("why", "answer"),
+    [
+        ("approval", ops.ExecApproval(approval_id="a", decision=ops.ApprovalDecision.ACCEPT)),
+        ("user_input", ops.UserInputAnswer(request_id="r", answers={})),
+        ("budget", ops.BudgetAnswer(request_id="b", decision="accept")),
+    ],
+)
+def test_a_parked_turn_is_woken_by_an_answer_under_the_same_id(backend: MakeBackend, why: Any, answer: ops.Op) -> None:
     async def main() -> None:
         async with kit(backend) as k:
             run = await k.running()
-            await run.channel.park([events.TurnParked(reason="approval")], turn_id=run.turn)
+            await run.channel.park([events.TurnParked(reason=why)], turn_id=run.turn)
             assert await _status(k, run.thread) == ThreadStatus.PARKED
             assert await k.core.claim("w") is None
             assert (await k.core.reap()).running == 0
-            answer = ops.ExecApproval(approval_id="a", decision=ops.ApprovalDecision.ACCEPT)
             assert (await k.submit(run.thread, answer)).admission == ops.Applied()
             claim = await k.claim("w2")
             assert (claim.active_turn_id, claim.reason, claim.segment, claim.crashes) == (run.turn, "unparked", 2, 0)

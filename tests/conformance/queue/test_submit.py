@@ -85,6 +85,7 @@ BLANK = ops.TurnInput(items=(ops.TextInput(text=" \n"),))
         (ops.TurnInput(items=()), Why.EMPTY_INPUT),
         (ops.Interrupt(), Why.NO_ACTIVE_TURN),
         (ops.ExecApproval(approval_id="a", decision=ops.ApprovalDecision.ACCEPT), Why.NO_ACTIVE_TURN),
+        (ops.BudgetAnswer(request_id="b", decision="accept"), Why.NO_ACTIVE_TURN),
         (ops.TurnSettings(turn_id="x", overrides=ops.TurnOverrides()), Why.NO_ACTIVE_TURN),
     ],
 )
@@ -185,8 +186,10 @@ def test_a_full_queue_keeps_places_for_control(backend: MakeBackend) -> None:
                 await k.submit(run.thread, say("one more"))
             assert ordinary.value.retry_after_s > 0
             assert ordinary.value.info.retryable
-            for _ in range(64):
+            more = ops.BudgetAnswer(request_id="b", decision="accept")
+            for _ in range(32):
                 assert (await k.submit(run.thread, ops.Interrupt())).admission == ops.Applied()
+                assert (await k.submit(run.thread, more)).admission == ops.Applied()
             with pytest.raises(QueueFull):
                 await k.submit(run.thread, ops.Interrupt())
 

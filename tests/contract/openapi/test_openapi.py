@@ -29,6 +29,8 @@ OPERATIONS = {
     "POST /v1/threads/{thread_id}/ops",
     "GET /v1/threads/{thread_id}/events",
     "GET /v1/threads/{thread_id}/rollout",
+    "GET /v1/approvals",
+    "DELETE /v1/approvals/{approval_id}",
     "POST /v1/artefacts",
     "GET /v1/artefacts/{artefact_id}",
 }

@@ -224,7 +224,7 @@ def test_wrong_settings_are_named(fresh: Home) -> None:
     (fresh.root / "h" / "patchyard.toml").write_text('model_bse_url = "x"\n')
     done = fresh.cli("up", "--detach", code=2)
     assert "there is no setting model_bse_url, did you mean model_base_url?" in done.stderr
-    assert "patchyard.toml" in done.stderr
+    assert "/h/patchyard.toml:1)" in done.stderr
     assert "Nothing was running" in fresh.cli("down").stdout, "a service can be stopped whatever its settings are"
     (fresh.root / "h" / "patchyard.toml").write_text("not toml")
     assert "patchyard.toml" in fresh.cli("status", code=2).stderr

@@ -79,3 +79,27 @@ def test_the_watchers_hear_of_the_other_way_only_when_it_matters(status: int, wa
         assert {entry.wire for entry in server.log.all()} == {"sse"}
 
     play(SCRIPT, scene, upgrade_status=status)
+
+
+TWICE = """
+steps:
+  - error: {status: 500, code: server_error, message: boom}
+  - {items: [{message: cut off in the middle}], cut_after: 3}
+  - error: {status: 500, code: server_error, message: boom}
+  - items: [{message: Done.}]
+"""
+
+
+def test_attempts_are_numbered_through_both_layers_of_retries() -> None:
+    async def scene(server: ReplayServer, client: Any) -> None:
+        it = AgentHarness()
+        it.clock = SystemClock()  # type: ignore[assignment]
+        it.model = client()
+        it.session = it.new_session()
+        it.submit()
+        await it.run()
+        assert it.end().type == "turn_completed"
+        records = [line.payload for line in it.channel.lines if line.type == "model_request"]
+        assert [(record.attempt, record.error is None) for record in records] == [(1, False), (2, False), (3, False), (4, True)]
+
+    play(TWICE, scene, upgrade_status=426)

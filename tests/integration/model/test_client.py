@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -360,6 +361,28 @@ def test_cancelling_the_consumer_ends_the_request_upstream_at_once() -> None:
         await asyncio.wait({task})
         await asyncio.wait_for(_no_connection(bench.server), WAIT_S)
         assert bench.server.log.single_request().outcome == "client_closed"
+
+    scene("steps: [{items: [{message: some words that are sent}], hang_after: 6}]", play)
+
+
+def test_a_body_that_was_sent_is_not_kept_while_its_answer_comes() -> None:
+    sent: list[bytes] = []
+
+    async def play(bench: Bench) -> None:
+        build = bench.client._bodies.build
+
+        def remember(*args: Any, **more: Any) -> bytes:
+            sent.append(build(*args, **more))
+            return sent[-1]
+
+        bench.client._bodies.build = remember  # type: ignore[method-assign]
+        stream = bench.client.stream(request())
+        while not isinstance(await anext(stream), TextDelta):
+            pass
+        body = sent.pop()
+        assert b"fix it" in body
+        assert sys.getrefcount(body) == 2  # this function's, and the one of the call
+        await stream.aclose()
 
     scene("steps: [{items: [{message: some words that are sent}], hang_after: 6}]", play)
 

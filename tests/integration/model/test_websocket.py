@@ -127,7 +127,7 @@ def test_one_socket_carries_a_thread_and_only_what_is_new() -> None:
         assert text_of(await it.step()) == "Again."
         assert it.wires == [("websocket", 1), ("websocket", 1), ("websocket", 1), ("websocket", 1)]
         assert [entry.items for entry in it.server.log.all()] == [1, 4, 6, 8]
-        assert (it.server.upgrades, it.server.prewarms) == (1, 1)
+        assert (it.server.upgrades, it.server.prewarms) == (1, 0)
         assert it.server.violations.all() == ()
         record = next(event.record for event in events if isinstance(event, AttemptEnded))
         times = (record.queued_at, record.sent_at, record.first_byte_at, record.first_token_at, record.completed_at)
@@ -175,6 +175,22 @@ def test_426_means_sse_at_once_without_a_word() -> None:
         assert it.clock.slept == []
 
     play(CALLS, scene, upgrade_status=426)
+
+
+def test_after_a_426_no_thread_of_the_process_asks_for_ten_minutes() -> None:
+    async def scene(it: Scene) -> None:
+        now = 1_000.0
+        it.transport.sockets._now = lambda: now
+        await it.step()
+        for thread in ("t2", "t3"):
+            it.client.prewarm(it.request(thread_id=thread))
+            assert records(await it.step(thread_id=thread)) == [("sse", 1, None)]
+        assert it.server.upgrades == 1
+        now += 600.0
+        await it.step(thread_id="t4")
+        assert it.server.upgrades == 2
+
+    play("steps: [{items: [{message: ok}]}]", scene, upgrade_status=426)
 
 
 def test_an_address_without_sockets_is_told_once() -> None:
@@ -311,7 +327,7 @@ def test_requests_and_responses_have_a_size_limit() -> None:
         assert not caught.value.retryable
 
     script = "steps: [{items: [{message: " + "long " * 2000 + "}], times: 2}]"
-    play(script, scene, max_request_bytes=4000, max_response_bytes=20_000, websocket_prewarm=False)
+    play(script, scene, max_request_bytes=4000, max_response_bytes=20_000)
 
 
 def test_two_requests_of_one_thread_at_once() -> None:

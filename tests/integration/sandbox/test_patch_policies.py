@@ -9,6 +9,7 @@ import pytest
 
 from patchyard.adapters.sandbox import Box
 from patchyard.protocol.policies import ReadOnly, SandboxPolicy, WorkspaceWrite
+from patchyard.protocol.tasks import HookEvent, HookSpec
 from patchyard.testing.builders import response, says, shell, spec
 from patchyard.testing.harness import AgentHarness
 from tests.waiting import WAIT_S
@@ -43,7 +44,9 @@ class OneBox:
         return ()
 
 
-def outputs(backend: DockerBackend, scripts: Sequence[str], *, policy: SandboxPolicy, box_policy: SandboxPolicy) -> Any:
+def outputs(
+    backend: DockerBackend, scripts: Sequence[str], *, policy: SandboxPolicy, box_policy: SandboxPolicy, **fields: Any
+) -> Any:
     """The harness after a turn that ran the scripts, one after another."""
 
     async def main() -> AgentHarness:
@@ -52,7 +55,9 @@ def outputs(backend: DockerBackend, scripts: Sequence[str], *, policy: SandboxPo
             box = await engine.start(replace(backend.spec, policy=box_policy))
             steps = [response(shell(script, f"c{number}")) for number, script in enumerate(scripts)]
             clock: Any = SystemClock()
-            h = AgentHarness([*steps, says("ok")], spec=spec(approval="never", sandbox=policy), clock=clock, linger_s=0)
+            h = AgentHarness(
+                [*steps, says("ok")], spec=spec(approval="never", sandbox=policy, **fields), clock=clock, linger_s=0
+            )
             h.source = OneBox(box)  # type: ignore[assignment]
             h.session = h.new_session()
             h.submit()
@@ -111,3 +116,16 @@ def test_patches_at_once_are_done_one_after_another(backend: DockerBackend) -> N
     lines = (backend.workspace / "list.txt").read_text().splitlines()
     assert sorted(lines) == sorted(["end", *(f"line {number}" for number in range(1, count + 1))])
     assert [status for _, status in patches(h)] == ["completed"] * count
+
+
+def test_hooks_run_beside_the_command_that_waits_for_its_patch(backend: DockerBackend) -> None:
+    """Nothing waits for itself: the hook runs in the box whose command waits, and its own patch is refused at once."""
+    guard = "read -r told; case $told in *secret*) echo not this >&2; exit 2;; esac; printf '' | apply_patch; echo again $?"
+    hooks = {HookEvent.PRE_TOOL_USE: (HookSpec(matcher="apply_patch", command=guard, timeout_s=30),)}
+    scripts = [LATER.format(adds(path)) for path in ("a.txt", "secret.txt")]
+    h = outputs(backend, scripts, policy=WorkspaceWrite(), box_policy=WorkspaceWrite(), hooks=hooks)
+    assert "A a.txt\ncode 0\n" in h.model.outputs()["c0"]
+    assert "Command blocked by PreToolUse hook: not this. Nothing was changed.\ncode 1\n" in h.model.outputs()["c1"]
+    assert [path.name for path in backend.workspace.rglob("*.txt")] == ["a.txt"]
+    assert [e.outcome for e in h.of_type("hook_completed")] == ["ok", "blocked"]
+    assert patches(h) == [("c0_patch_1", "completed")]

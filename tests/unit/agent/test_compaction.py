@@ -340,7 +340,7 @@ def test_token_budget_reminds_at_each_quarter_once():
     steps = [
         response(shell("ls", f"c{i}"), tokens=usage(used, 0)) for i, used in enumerate((2_400, 2_600, 5_100, 5_200, 7_600))
     ]
-    h = harness([*steps, says("ok")], commands=[Command("ls")] * 5, compaction="token_budget")
+    h = harness([*steps, says("ok")], commands=[Command("ls")] * 5, compaction="token_budget", context_budget=0.95)
     run(h)
     told = [
         text.split(" %")[0].split("\n")[1] for text in texts(h.model.requests[-1].input) if text.startswith("<context_window>")
@@ -432,7 +432,7 @@ def test_an_empty_summary_is_none():
 
 def test_budgets_count_it():
     steps = [full_step(), says("sum"), response(shell("ls", "c2"))]
-    h = harness(steps, commands=[Command("ls")] * 2, spec=spec(budgets=Budgets(model_requests=3)))
+    h = harness(steps, commands=[Command("ls")] * 2, spec=spec(budgets=Budgets(model_requests=3, when_spent="end")))
     run(h)
     assert h.end().error.code is ErrorCode.BUDGET_EXCEEDED
     assert h.end().model_requests == 3

@@ -414,3 +414,77 @@ def test_a_broken_file_is_told_and_not_used(data):
     run(h)
     (warning,) = h.of_type("warning")
     assert warning.message.startswith("The hooks of .patchyard/hooks.toml are not used")
+
+
+def of_tenant(**named):
+    return {"tenant_hooks": hooks(**named)}
+
+
+def test_the_tenants_come_first_then_the_tasks_then_the_repositorys():
+    h = AgentHarness(
+        [says("ok")],
+        commands=[Command("from tenant"), Command("from task"), Command("from repo")],
+        spec=spec(hooks=hooks(Stop="from task"), repository_hooks=True),
+        source={"base_files": {".patchyard/hooks.toml": TOML}},
+        **of_tenant(Stop="from tenant"),
+    )
+    run(h)
+    assert [(e.source, e.command) for e in h.of_type("hook_started")] == [
+        ("tenant", "from tenant"),
+        ("task", "from task"),
+        ("repository", "from repo"),
+    ]
+    assert {e.source for e in h.of_type("hook_completed")} == {"tenant", "task", "repository"}
+
+
+def test_a_no_of_the_tenant_wins_over_a_yes_of_the_task():
+    yes = specific("PermissionRequest", decision={"behavior": "allow"})
+    no = specific("PermissionRequest", decision={"behavior": "deny", "message": "never here"})
+    h = harness(
+        [response(shell(RM, "c1")), says("ok")],
+        [Command("tenant", no), Command("task", yes)],
+        hooks=hooks(PermissionRequest="task"),
+        **of_tenant(PermissionRequest="tenant"),
+    )
+    run(h)
+    assert "never here" in h.model.outputs()["c1"]
+    assert h.of_type("exec_approval_request") == []
+
+
+def test_the_tenants_hook_is_asked_again_about_what_the_tasks_made_of_a_command():
+    """Otherwise a task could ask for something harmless and run something else."""
+    changed = specific("PreToolUse", updatedInput={"command": "git push"})
+    h = harness(
+        [response(shell("git status", "c1")), says("ok")],
+        [Command("tenant"), Command("task", changed), Command("tenant", code=2, stderr=b"no pushes")],
+        hooks=hooks(PreToolUse="task"),
+        **of_tenant(PreToolUse="tenant"),
+    )
+    run(h)
+    assert "blocked by PreToolUse hook: no pushes" in h.model.outputs()["c1"]
+    asked = [json.loads(p.stdin)["tool_input"]["command"] for p in h.box.processes if p.command.script == "tenant"]
+    assert asked == ["git status", "git push"]
+
+
+def test_the_tenants_change_of_a_command_wins():
+    changes = {name: specific("PreToolUse", updatedInput={"command": f"echo {name}"}) for name in ("tenant", "task")}
+    h = harness(
+        [response(shell("make", "c1")), says("ok")],
+        [Command("tenant", changes["tenant"]), Command("task", changes["task"]), Command("echo tenant", b"done")],
+        hooks=hooks(PreToolUse="task"),
+        **of_tenant(PreToolUse="tenant"),
+    )
+    run(h)
+    assert "done" in h.model.outputs()["c1"]
+
+
+@pytest.mark.parametrize(
+    "guard", [Command("tenant", code=137), Command("tenant", hangs=True), Command("tenant", error="no room")]
+)
+def test_a_tenants_guard_that_fails_is_a_no(guard):
+    """The commands of the box could make it fail."""
+    named = {HookEvent.PRE_TOOL_USE: (HookSpec(command="tenant", timeout_s=5),)}
+    h = harness([response(shell("make", "c1")), says("ok")], [guard], tenant_hooks=named)
+    run(h)
+    assert "a hook of the tenant failed, and so it counts as refused" in h.model.outputs()["c1"]
+    assert outcomes(h) == [("PreToolUse", "timed_out" if guard.hangs else "failed")]

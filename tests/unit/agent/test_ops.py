@@ -22,6 +22,7 @@ FIELDS = {
     "exec_approval": {"approval_id": "a", "decision": ApprovalDecision.ACCEPT},
     "patch_approval": {"approval_id": "a", "decision": ApprovalDecision.ACCEPT},
     "user_input_answer": {"request_id": "r", "answers": {}},
+    "budget_answer": {"request_id": "r", "decision": "accept"},
     "request_permissions_response": {"request_id": "r", "decision": ApprovalDecision.ACCEPT},
     "dynamic_tool_response": {"call_id": "c", "output": "", "success": True},
     "resolve_elicitation": {"server": "s", "request_id": "r", "decision": "accept"},

@@ -73,21 +73,24 @@ def test_paths_start_at_the_programs_folder_and_each_patch_sees_the_one_before()
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "words", "tried"),
     [
-        (PatchCall("/workspace", b"nonsense"), "The patch was not applied."),
-        (PatchCall("/workspace", PATCH.replace(b"x = 1", b"y = 1")), "The patch was not applied."),
-        (PatchCall("/workspace", b"\xff"), "not UTF-8"),
-        (PatchCall("/etc", PATCH), "inside the workspace"),
+        (PatchCall("/workspace", b"nonsense"), "The patch was not applied.", []),
+        (PatchCall("/workspace", PATCH.replace(b"x = 1", b"y = 1")), "The patch was not applied.", ["a.py"]),
+        (PatchCall("/workspace", b"\xff"), "not UTF-8", []),
+        (PatchCall("/etc", PATCH), "inside the workspace", ["a.py"]),
     ],
 )
-def test_what_does_not_fit_is_exit_code_1_with_the_reason_and_changes_nothing(call, words):
+def test_what_does_not_fit_is_exit_code_1_with_the_reason_and_is_seen(call, words, tried):
     h = harness(call)
     run(h)
     (reply,) = replies(h)
     assert (reply.code, reply.stdout) == (1, "")
     assert words in reply.stderr
-    assert (h.box.files, changes(h)) == (FILES, [])
+    assert h.box.files == FILES
+    (failed,) = changes(h)
+    assert (failed.id, failed.status, [change.path for change in failed.changes]) == ("c1_patch_1", "failed", tried)
+    assert f"{failed.error}\n" == reply.stderr
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../outside", ".git/hooks/post-checkout"])

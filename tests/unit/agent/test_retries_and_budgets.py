@@ -100,12 +100,24 @@ def test_partial_text_before_the_break_is_closed_and_not_sent_back():
     assert [getattr(i, "role", None) for i in h.model.requests[1].input] == ["developer", "user", "user"]
 
 
-# --- budgets
+# --- budgets that end the turn: test_more_budget.py has those that people are asked for
+
+
+def ends_at(**limits):
+    return spec(budgets=Budgets(when_spent="end", **limits))
+
+
+@pytest.mark.parametrize("task", [ends_at(model_requests=1), spec(budgets=Budgets(model_requests=1), approval="never")])
+def test_nobody_is_asked_where_the_task_says_so(task):
+    h = AgentHarness([response(shell("ls", "c1"))], commands=[Command("ls")], spec=task)
+    run(h)
+    assert h.of_type("budget_request") == []
+    assert h.end().error.code is ErrorCode.BUDGET_EXCEEDED
 
 
 def test_a_budget_of_requests_ends_the_turn():
     steps = [response(shell("ls", f"c{i}")) for i in range(3)]
-    h = AgentHarness(steps, commands=[Command("ls")] * 3, spec=spec(budgets=Budgets(model_requests=3)))
+    h = AgentHarness(steps, commands=[Command("ls")] * 3, spec=ends_at(model_requests=3))
     run(h)
     end = h.end()
     assert (end.type, end.error.code, end.model_requests) == ("turn_failed", ErrorCode.BUDGET_EXCEEDED, 3)
@@ -114,7 +126,7 @@ def test_a_budget_of_requests_ends_the_turn():
 
 def test_the_model_is_told_once_to_wrap_up():
     steps = [response(shell("ls", f"c{i}")) for i in range(9)]
-    h = AgentHarness([*steps, says("done")], commands=[Command("ls")] * 9, spec=spec(budgets=Budgets(model_requests=10)))
+    h = AgentHarness([*steps, says("done")], commands=[Command("ls")] * 9, spec=ends_at(model_requests=10))
     run(h)
     assert h.end().type == "turn_completed"
     notes = [i for i in h.model.requests[-1].input if i.type == "message" and "<budget>" in i.content[0].text]
@@ -123,22 +135,20 @@ def test_the_model_is_told_once_to_wrap_up():
 
 
 def test_a_small_budget_still_gets_its_wrap_up_step():
-    h = AgentHarness(
-        [response(shell("ls", "c1")), says("done")], commands=[Command("ls")], spec=spec(budgets=Budgets(model_requests=2))
-    )
+    h = AgentHarness([response(shell("ls", "c1")), says("done")], commands=[Command("ls")], spec=ends_at(model_requests=2))
     run(h)
     assert "<budget>" in h.model.requests[1].input[-1].content[0].text
 
 
 def test_one_request_may_be_all():
-    h = AgentHarness([says("done")], spec=spec(budgets=Budgets(model_requests=1)))
+    h = AgentHarness([says("done")], spec=ends_at(model_requests=1))
     run(h)
     assert h.end().type == "turn_completed"
 
 
 def test_a_budget_of_tokens():
     step = response(shell("ls", "c1"), tokens=usage(900, 200))
-    h = AgentHarness([step, says("so far")], commands=[Command("ls")], spec=spec(budgets=Budgets(tokens=1000)))
+    h = AgentHarness([step, says("so far")], commands=[Command("ls")], spec=ends_at(tokens=1000))
     run(h)
     assert (h.end().type, h.end().error.code) == ("turn_failed", ErrorCode.BUDGET_EXCEEDED)
     assert "tokens (1000)" in h.end().error.message
@@ -147,7 +157,7 @@ def test_a_budget_of_tokens():
 
 def test_a_budget_that_is_passed_at_once_still_gets_a_last_answer():
     step = response(shell("ls", "c1"), tokens=usage(900, 200))
-    h = AgentHarness([step, says("half of it")], commands=[Command("ls")], spec=spec(budgets=Budgets(tokens=1000)))
+    h = AgentHarness([step, says("half of it")], commands=[Command("ls")], spec=ends_at(tokens=1000))
     run(h)
     last = h.model.requests[1]
     assert last.tools == ()
@@ -157,7 +167,7 @@ def test_a_budget_that_is_passed_at_once_still_gets_a_last_answer():
 
 def test_who_was_told_to_wrap_up_gets_no_further_answer():
     steps = [response(shell("ls", f"c{i}"), tokens=usage(300, 100)) for i in range(3)]
-    h = AgentHarness(steps, commands=[Command("ls")] * 3, spec=spec(budgets=Budgets(tokens=1000)))
+    h = AgentHarness(steps, commands=[Command("ls")] * 3, spec=ends_at(tokens=1000))
     run(h)
     assert h.end().error.code is ErrorCode.BUDGET_EXCEEDED
     assert "<budget>" in h.model.requests[2].input[-1].content[0].text
@@ -167,7 +177,7 @@ def test_after_a_crash_the_model_is_not_told_again():
     async def main():
         pause = Hold(asyncio.Event(), asyncio.Event())
         steps = [response(shell("ls", "c1"), tokens=usage(800, 50)), [pause], says("ok")]
-        h = AgentHarness(steps, commands=[Command("ls")], spec=spec(budgets=Budgets(tokens=1000)))
+        h = AgentHarness(steps, commands=[Command("ls")], spec=ends_at(tokens=1000))
         h.submit()
         task = h.start()
         await pause.reached.wait()
@@ -186,7 +196,7 @@ def test_a_budget_of_tool_calls_is_kept_inside_a_response():
     h = AgentHarness(
         [response(shell("a", "c1"), shell("b", "c2"), shell("c", "c3")), says("so far")],
         commands=[Command("a"), Command("b")],
-        spec=spec(budgets=Budgets(tool_calls=2)),
+        spec=ends_at(tool_calls=2),
     )
     run(h)
     assert "tool calls (2)" in h.end().error.message
@@ -197,23 +207,27 @@ def test_a_budget_of_tool_calls_is_kept_inside_a_response():
 def test_a_budget_of_money_counts_what_has_a_price():
     steps = [response(shell("ls", f"c{i}"), tokens=usage(50, 50)) for i in range(2)]
     steps.append(says("so far", tokens=usage(5, 5)))
-    h = AgentHarness(steps, commands=[Command("ls")] * 2, spec=spec(budgets=Budgets(cost_usd=1.5)), price=0.01)
+    h = AgentHarness(steps, commands=[Command("ls")] * 2, spec=ends_at(cost_usd=1.5), price=0.01)
     run(h)
     assert "US dollars (1.5)" in h.end().error.message
     assert h.end().cost_usd == 2.1
     assert h.of_type("token_count")[-1].cost_usd == 2.1
 
 
-def test_without_a_price_the_cost_is_not_known():
-    h = AgentHarness([says("ok")], spec=spec(budgets=Budgets(cost_usd=0.01)))
+def test_without_a_price_the_cost_is_not_known_and_people_are_told_once():
+    steps = [response(shell("ls", "c1")), says("ok")]
+    h = AgentHarness(steps, commands=[Command("ls")], spec=ends_at(cost_usd=0.01))
     run(h)
     assert h.end().cost_usd is None
+    (warning,) = h.of_type("warning")
+    assert "No price is configured for the model model-x" in warning.message
+    assert "0.01 US dollars" in warning.message
 
 
 def test_wall_time_breaks_a_hanging_stream():
     async def main():
         pause = Hold(asyncio.Event(), asyncio.Event())
-        h = AgentHarness([[pause]], spec=spec(budgets=Budgets(wall_time_s=30)))
+        h = AgentHarness([[pause]], spec=ends_at(wall_time_s=30))
         h.submit()
         await h.run()
         h.assert_done()
@@ -227,7 +241,7 @@ def test_wall_time_breaks_a_hanging_tool():
     h = AgentHarness(
         [response(shell("hang", "c1", yield_time_ms=30_000))],
         commands=[Command("hang", hangs=True)],
-        spec=spec(budgets=Budgets(wall_time_s=10)),
+        spec=ends_at(wall_time_s=10),
     )
     run(h)
     assert h.end().error.code is ErrorCode.BUDGET_EXCEEDED
@@ -240,7 +254,7 @@ def test_wall_time_warns_before_it_ends():
     h = AgentHarness(
         [response(shell("a", "c1")), says("done")],
         commands=[Command("a", seconds=8.5)],
-        spec=spec(budgets=Budgets(wall_time_s=10)),
+        spec=ends_at(wall_time_s=10),
     )
     run(h)
     assert "seconds of wall time" in h.model.requests[1].input[-1].content[0].text

@@ -96,13 +96,20 @@ def test_a_patch_that_does_not_fit_changes_nothing_and_says_why():
     run(h)
     assert h.box.applied == []
     assert h.model.outputs()["c1"].startswith("The patch was not applied. ")
-    assert items(h, "file_change") == []
+    (item,) = items(h, "file_change")
+    assert (item.id, item.status, item.error) == ("c1", "failed", h.model.outputs()["c1"])
+    (change,) = item.changes
+    assert (change.path, change.kind, change.diff) == ("a.py", "update", "@@\n-x = 1\n+x = 2\n")
+    order = [e.type for e in h.of_type("item_started", "item_completed") if e.item.type == "file_change"]
+    assert order == ["item_started", "item_completed"]
 
 
 def test_a_patch_that_is_none():
     h = AgentHarness([response(patch_call("hello", "c1")), says("ok")])
     run(h)
     assert "*** Begin Patch" in h.model.outputs()["c1"]
+    (item,) = items(h, "file_change")
+    assert (item.status, item.changes, item.error) == ("failed", (), h.model.outputs()["c1"])
 
 
 def test_the_function_form_of_apply_patch():

@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patchyard.agent.compaction.window import user_messages, without_oldest
+from patchyard.agent.compaction.leaving_out import without_oldest
+from patchyard.agent.compaction.window import user_messages
 from patchyard.agent.context import tokens
 from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput, InputText, Message, OutputText, Reasoning
 from patchyard.testing.scripted_model import check_pairing

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from patchyard.agent.compaction.window import fresh_window_note, last_plan, new_window, user_messages, without_oldest
+from patchyard.agent.compaction.leaving_out import LEAST_TOKENS, shortened, with_less, without_oldest
+from patchyard.agent.compaction.window import fresh_window_note, last_plan, new_window, user_messages
 from patchyard.agent.context import tokens
 from patchyard.agent.context.history import History
 from patchyard.agent.context.marks import is_user_message, tagged
@@ -109,6 +110,26 @@ def test_what_the_model_said_at_once_goes_together():
 
 def test_nothing_left_is_an_empty_list():
     assert without_oldest([user("a"), *pair("c")], 10_000) == []
+
+
+def test_one_step_with_more_than_fits_keeps_a_part_of_everything():
+    step = [pair(f"c{n}", f"BEGIN {n} " + "x " * 8_000 + "END")[1] for n in range(5)]
+    items = [user("a"), *(pair(f"c{n}")[0] for n in range(5)), *step]
+    less = with_less(items, 100_000)
+    assert [item.type for item in less] == [item.type for item in items]
+    assert sum(map(tokens.of_item, less)) < 0.6 * sum(map(tokens.of_item, items))
+    assert all(item.output.startswith(f"BEGIN {n}") and item.output.endswith("END") for n, item in enumerate(less[6:]))
+
+
+def test_shortening_comes_to_an_end():
+    parts = (InputText(text="see " * 4_000), InputImage(image_url=IMAGE))
+    items = [user("word " * 20_000), pair("c")[0], FunctionCallOutput(call_id="c", output=parts)]
+    rounds = 0
+    while less := shortened(items):
+        assert sum(map(tokens.of_item, less)) < sum(map(tokens.of_item, items))
+        items, rounds = less, rounds + 1
+    assert max(map(tokens.of_item, items)) < 2 * LEAST_TOKENS
+    assert rounds < 12
 
 
 def test_the_cost_does_not_grow_with_the_square_of_the_items():

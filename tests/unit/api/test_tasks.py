@@ -297,6 +297,13 @@ def test_ops_are_answered_and_internal_ones_refused(tmp_path: Path) -> None:
             assert (inner.status_code, inner.json()["code"]) == (400, "invalid_request")
             wrong = await api.http.post(path, json={"op": {"type": "interrupt", "turn_id": 5}})
             assert wrong.json()["errors"] == [{"field": "op.interrupt.turn_id", "message": "Input should be a valid string"}]
+            more = {"type": "budget_answer", "request_id": "b", "decision": "accept", "budgets": {"tokens": 5000}}
+            taken = await api.http.post(path, json={"op": more})
+            assert taken.json()["admission"] == {"type": "applied"}
+            no = await api.http.post(path, json={"op": {**more, "decision": "decline"}})
+            assert "can only be given with the decision `accept`" in no.json()["errors"][0]["message"]
+            too_little = await api.http.post(path, json={"op": {**more, "budgets": {"tokens": 0}}})
+            assert too_little.json()["errors"][0]["field"] == "op.budget_answer.budgets.tokens"
             unknown = await api.http.post(path, json={"op": {"type": "dance"}})
             assert unknown.json()["errors"][0]["field"] == "op"
             await client.submit(created.thread_id, Shutdown())

@@ -10,11 +10,13 @@ from patchyard.cli.render.text import amount, duration, money, one_line, safe
 from patchyard.cli.render.trace import trace_tree
 from patchyard.cli.running.outcome import exit_code_of
 from patchyard.protocol import events
+from patchyard.protocol.budgets import BudgetMeter, BudgetRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import DurableMsg, Event, LiveMsg
+from patchyard.protocol.events import DurableMsg, Event, LiveMsg, UserQuestion
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import AgentMessageItem, CommandExecutionItem, FileChangeItem, FileUpdate, ItemStatus, PlanStep
 from patchyard.protocol.model_items import TokenUsage
+from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.tasks import NoSource, PatchSummary, TaskSpec, TaskStatus, TaskView, VerifyResult, VerifySpec
 
 
@@ -52,6 +54,20 @@ def test_piped_output_has_each_message_once_and_a_terminal_sees_it_typed() -> No
     assert shown(whole, live=True) == "All done.\n", "who came late still sees it"
 
 
+def test_a_patch_that_failed_says_what_it_wanted_and_why() -> None:
+    change = FileUpdate(path="a.py", kind="update", diff="@@\n-x\n+y\n")
+    failed = FileChangeItem(id="f", changes=(change,), status=ItemStatus.FAILED, error="It does not fit.\nLook again.")
+    unread = FileChangeItem(id="g", changes=(), status=ItemStatus.FAILED, error="It is no patch.")
+    text = shown(*(events.ItemCompleted(item=item, completed_at=1) for item in (failed, unread)))
+    assert text.splitlines() == [
+        "✘ patch failed: a.py",
+        "    It does not fit.",
+        "    Look again.",
+        "✘ patch failed: it could not be read",
+        "    It is no patch.",
+    ]
+
+
 def test_patches_plans_and_verification() -> None:
     change = FileUpdate(path="a.py", kind="update", diff="@@ -1 +1 @@\n-x\n+y")
     text = shown(
@@ -82,7 +98,40 @@ def test_questions_say_how_to_answer() -> None:
     assert "patchyard tasks answer T A1 accept\n" in text
     assert "patchyard tasks answer T A1 decline\n" in text
     text = shown(events.PatchApprovalRequest(approval_id="A2", item_id="i", changes=()))
-    assert "patchyard tasks answer T A2 accept --patch\n" in text
+    assert "patchyard tasks answer T A2 accept\n" in text
+    asked = (
+        UserQuestion(id="a", header="Colour", question="Which one?", options=("red", "blue: as the sky")),
+        UserQuestion(id="b", header="", question="And why?"),
+    )
+    assert shown(events.RequestUserInput(request_id="A3", questions=asked)).splitlines() == [
+        "? [Colour] Which one?",
+        "    1  red",
+        "    2  blue: as the sky",
+        "? And why?",
+        "    answer with: patchyard tasks answer T A3 NUMBER 'ANSWER'",
+    ]
+
+
+def test_a_budget_that_is_used_up_is_shown_with_what_yes_means() -> None:
+    meters = (BudgetMeter(budget="tokens", used=2_000_123, limit=2_000_000), BudgetMeter(budget="cost_usd", used=0.5, limit=3))
+    request = BudgetRequest(
+        request_id="A4",
+        budget="tokens",
+        used=2_000_123,
+        limit=2_000_000,
+        proposed=BudgetLimits(tokens=4_000_123),
+        meters=meters,
+    )
+    resolved = events.RequestResolved(request_id="A4", decision="accept", budgets=BudgetLimits(tokens=4_000_123))
+    assert shown(request, events.TurnParked(reason="budget"), resolved).splitlines() == [
+        "? the turn's budget is used up (2000123 of 2000000 tokens); may it have more?",
+        "    yes sets: 4000123 tokens; used so far: 2000123 of 2000000 tokens, 0.5 of 3 US dollars",
+        "    answer with: patchyard tasks answer T A4 accept",
+        "             or: patchyard tasks answer T A4 decline",
+        "             or: patchyard tasks answer T A4 accept --budget tokens=LIMIT",
+        "● the turn waits for: budget",
+        "● answered: accept (4000123 tokens)",
+    ]
 
 
 @pytest.mark.parametrize(

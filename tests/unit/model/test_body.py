@@ -41,6 +41,11 @@ def test_the_whole_body() -> None:
     }
 
 
+def test_without_tools_nothing_is_said_about_choosing_one() -> None:
+    built = json.loads(BodyBuilder().build(request([message("a")])))
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(built)
+
+
 def test_without_effort_there_is_no_reasoning_key() -> None:
     assert "reasoning" not in json.loads(BodyBuilder().build(request([message("a")])))
 

@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from patchyard.adapters.model import ProviderBook, ProviderConfig, UnknownModel
 from patchyard.adapters.model.limits import exhausted_for
 from patchyard.protocol.errors import ErrorCode
+from patchyard.protocol.model_items import TokenUsage
 from patchyard.settings import load
-from workers.wiring import known_secrets, providers_of
+from workers.wiring import known_secrets, provider_of, providers_of
 
 TOML = """
 [providers.azure]
@@ -111,3 +112,24 @@ def test_a_key_that_is_not_there_and_sockets_without_responses(home: Path, monke
 )
 def test_what_headers_say_of_limits(values: dict[str, object], seconds: float | None) -> None:
     assert exhausted_for(values) == seconds
+
+
+def test_the_short_form_has_a_price(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "patchyard.toml").unlink()
+    used = TokenUsage(input_tokens=1_000_000, cached_input_tokens=400_000, output_tokens=100_000)
+    assert provider_of(load()).cost("gpt-5.5", used) is None
+    monkeypatch.setenv("PATCHYARD_MODEL_PRICE_INPUT", "1.25")
+    monkeypatch.setenv("PATCHYARD_MODEL_PRICE_OUTPUT", "10")
+    assert provider_of(load()).cost("gpt-5.5", used) == pytest.approx(1.25 + 1.0)
+    monkeypatch.setenv("PATCHYARD_MODEL_PRICE_CACHED_INPUT", "0.125")
+    monkeypatch.setenv("PATCHYARD_MODEL", "my-model")
+    own = provider_of(load())
+    assert own.cost("my-model", used) == pytest.approx(0.6 * 1.25 + 0.4 * 0.125 + 1.0)
+    assert own.cost("another", used) is None, "the price of one model says nothing about others"
+
+
+@pytest.mark.parametrize("alone", ["INPUT", "OUTPUT", "CACHED_INPUT"])
+def test_half_a_price_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch, alone: str) -> None:
+    monkeypatch.setenv(f"PATCHYARD_MODEL_PRICE_{alone}", "1")
+    with pytest.raises(ValidationError, match="PATCHYARD_MODEL_PRICE_OUTPUT are both needed"):
+        load()

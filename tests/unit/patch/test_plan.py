@@ -12,6 +12,7 @@ from patchyard.patch import (
     Scope,
     TouchedPath,
     WriteFile,
+    attempted_updates,
     parse,
     touched_paths,
 )
@@ -193,3 +194,18 @@ def test_touched_paths():
         TouchedPath("d", "d", "write"),
         TouchedPath("e", "e", "delete"),
     )
+
+
+def test_what_a_patch_wanted_is_told_without_a_file() -> None:
+    patch = parse(
+        "*** Begin Patch\n*** Add File: new.py\n+x\n*** Delete File: gone.py\n*** Update File: /etc/passwd\n*** Move to: b.py\n"
+        "@@ def f():\n@@ if x:\n-old\n+new\n@@\n-two\n*** End Patch"
+    )
+    told = attempted_updates(patch, Scope("/workspace", cwd="pkg"))
+    assert told == [
+        FileUpdate(path="pkg/new.py", kind="add", diff="x\n"),
+        FileUpdate(path="pkg/gone.py", kind="delete", diff=""),
+        FileUpdate(
+            path="/etc/passwd", kind="update", move_path="pkg/b.py", diff="@@ def f():\n@@ if x:\n-old\n+new\n@@\n-two\n"
+        ),
+    ]

@@ -25,6 +25,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "exec_approval": {"approval_id": "a", "decision": "accept"},
     "patch_approval": {"approval_id": "a", "decision": "accept"},
     "user_input_answer": {"request_id": "r", "answers": {}},
+    "budget_answer": {"request_id": "r", "decision": "accept"},
     "request_permissions_response": {"request_id": "r", "decision": "accept"},
     "dynamic_tool_response": {"call_id": "c", "output": "", "success": True},
     "resolve_elicitation": {"server": "s", "request_id": "r", "decision": "accept"},

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchyard.adapters.store import Body, ObjectPage, ObjectSlice, StoredSegments, StoreUnavailable
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.events import (
     ExecApprovalRequest,
     ItemCompleted,
@@ -29,6 +30,7 @@ from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import ItemStatus
 from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput, TokenUsage
 from patchyard.protocol.ops import ApprovalDecision, TurnOverrides
+from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.rollout_lines import Compacted, RolloutLine, SessionMetaLine, WorldState
 from patchyard.rollout import (
     RestoreWindow,
@@ -156,6 +158,9 @@ def test_segments_reassemble_whatever_order_of_crashes_and_adoptions(
     asyncio.run(run())
 
 
+MORE = BudgetLimits(tokens=2)
+
+
 def _random_thread(source: random.Random, size: int) -> list[RolloutLine]:
     """A thread as an agent could have written it, cut off anywhere."""
     thread = Thread(thread_id=THREAD)
@@ -172,7 +177,7 @@ def _random_thread(source: random.Random, size: int) -> list[RolloutLine]:
                 thread.add(ThreadSettingsApplied(overrides=TurnOverrides(model=f"m{source.randrange(3)}")))
             turn = new_id(T0 + len(thread.lines))
             thread.add(thread.started(), thread.context(turn, f"m{source.randrange(3)}"), user("go"), turn=turn)
-        match source.randrange(10):
+        match source.randrange(11):
             case 0 | 1 | 2:
                 usage = TokenUsage(input_tokens=source.randrange(100))
                 total = TokenUsage(input_tokens=total.input_tokens + usage.input_tokens)
@@ -205,6 +210,13 @@ def _random_thread(source: random.Random, size: int) -> list[RolloutLine]:
                 if source.random() < 0.5:
                     answer = RequestResolved(request_id=ask.approval_id, decision=ApprovalDecision.ACCEPT)
                     thread.add(answer, turn=turn)
+            case 10:
+                spent = BudgetRequest(request_id=f"b{len(thread.lines)}", budget="tokens", used=1, limit=1, proposed=MORE)
+                thread.add(spent, turn=turn)
+                if source.random() < 0.7:
+                    given = MORE if source.random() < 0.7 else None
+                    decision = ApprovalDecision.DECLINE if given is None else ApprovalDecision.ACCEPT
+                    thread.add(RequestResolved(request_id=spent.request_id, decision=decision, budgets=given), turn=turn)
             case 9 if not calls:
                 thread.add(TurnCompleted(usage=USAGE, model_requests=1, tool_calls=0, duration_ms=1), turn=turn)
                 turn = None

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from patchyard.adapters.store import StoredSegments
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import (
     ExecApprovalRequest,
@@ -22,6 +23,7 @@ from patchyard.protocol.ids import new_id
 from patchyard.protocol.items import ItemStatus
 from patchyard.protocol.model_items import CustomToolCall, FunctionCall, FunctionCallOutput, TokenUsage
 from patchyard.protocol.ops import TurnOverrides
+from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.rollout_lines import Compacted, WorldState
 from patchyard.rollout import OrdinalGap, SegmentRecorder, StoredLine, encode_line, load_thread, restore
 from patchyard.testing.store import MemoryStore
@@ -217,6 +219,48 @@ def test_time_without_a_worker_is_not_counted() -> None:
     assert turn is not None
     assert turn.active_ms == worked + second
     assert worked < 6_000 < night
+
+
+def test_limits_that_people_raised_are_known_and_waiting_for_them_is_not_counted() -> None:
+    thread = Thread()
+    thread.add(thread.meta())
+
+    def after(ms: int, *payloads: object) -> None:
+        thread.skipped_ms += ms
+        thread.add(*payloads, turn=TURN)
+
+    after(0, thread.started(), user("go"))
+    began = thread.lines[-2].timestamp
+    asked = BudgetRequest(request_id="b1", budget="tokens", used=9, limit=9, proposed=BudgetLimits(tokens=18))
+    after(3_000, asked)
+    worked = thread.lines[-1].timestamp - began
+    after(60_000, TurnParked(reason="budget", until=None))
+    after(8 * 3_600_000, TurnRecovered(segment=1, reason="unparked"))
+    turn = restore(thread.lines).turn
+    assert turn is not None
+    assert (turn.open_questions, turn.active_ms) == ((asked,), worked)
+    after(5_000, RequestResolved(request_id="b1", decision="accept", budgets=BudgetLimits(tokens=18, model_requests=400)))
+    answered = thread.lines[-1].timestamp
+    after(2_000, thread.request(1))
+    second = thread.lines[-1].timestamp - answered
+    again = BudgetRequest(request_id="b2", budget="tokens", used=19, limit=18, proposed=BudgetLimits(tokens=28))
+    after(0, again, RequestResolved(request_id="b2", decision="accept", budgets=BudgetLimits(tokens=50)))
+    turn = restore(thread.lines).turn
+    assert turn is not None
+    assert turn.limits == BudgetLimits(tokens=50, model_requests=400)
+    assert worked + second <= turn.active_ms < worked + second + 1_000
+    assert not turn.budget_declined
+
+
+@pytest.mark.parametrize("decision", ["decline", "expired"])
+def test_a_no_to_more_budget_is_known(decision: str) -> None:
+    thread = Thread()
+    asked = BudgetRequest(request_id="b", budget="tokens", used=9, limit=9, proposed=BudgetLimits(tokens=18))
+    thread.add(thread.meta(), thread.started(), asked, turn=TURN)
+    thread.add(RequestResolved.model_validate({"request_id": "b", "decision": decision}), turn=TURN)
+    turn = restore(thread.lines).turn
+    assert turn is not None
+    assert (turn.budget_declined, turn.limits) == (True, BudgetLimits())
 
 
 def test_whether_the_input_of_a_turn_is_recorded() -> None:

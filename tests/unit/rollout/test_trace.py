@@ -1,5 +1,6 @@
 """The span tree of a thread."""
 
+from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import (
     ExecApprovalRequest,
@@ -15,6 +16,7 @@ from patchyard.protocol.events import (
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.ops import ApprovalDecision
+from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.rollout_lines import SpanRecord
 from patchyard.rollout import TraceNode, build_trace
 from tests.rollout_lines import T0, TRACE, USAGE, Thread, verified_task
@@ -98,6 +100,27 @@ def test_failed_attempts_parks_questions_and_hooks() -> None:
     ]
     assert [node.name for node in find(root, "event")] == ["stream error", "recovered"]
     assert find(root, "turn")[0].attributes["error"] == "model_overloaded"
+
+
+def test_a_question_about_a_budget_says_which_and_what_came_of_it() -> None:
+    thread = Thread()
+    turn = new_id(T0)
+    thread.add(thread.meta(), thread.started(), turn=turn)
+    proposed = BudgetLimits(tokens=1800)
+    thread.add(BudgetRequest(request_id="b", budget="tokens", used=950, limit=900, proposed=proposed), turn=turn)
+    thread.add(RequestResolved(request_id="b", decision=ApprovalDecision.ACCEPT, budgets=proposed), turn=turn)
+    root = build_trace(thread.lines).root
+    assert root is not None
+    (wait,) = find(root, "wait")
+    assert (wait.name, wait.duration_ms) == ("budget", 10)
+    assert wait.attributes == {
+        "request_id": "b",
+        "budget": "tokens",
+        "used": 950,
+        "limit": 900,
+        "decision": "accept",
+        "new_tokens": 1800,
+    }
 
 
 def test_a_running_turn_is_open() -> None:

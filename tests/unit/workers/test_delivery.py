@@ -165,6 +165,31 @@ def test_rounds_of_an_earlier_worker_count() -> None:
     asyncio.run(run())
 
 
+def test_a_run_that_is_cut_off_uses_no_round_up() -> None:
+    async def run() -> None:
+        kit = Kit([GOOD, GOOD], [])
+        reached = asyncio.Event()
+
+        @asynccontextmanager
+        async def fresh() -> AsyncIterator[Box]:
+            reached.set()
+            await asyncio.Event().wait()
+            yield _BoxForAll(0)
+
+        kit.boxes.fresh, normal = fresh, kit.boxes.fresh  # type: ignore[method-assign]
+        verifying = asyncio.create_task(kit.gate.before_complete(outcome()))
+        await reached.wait()
+        verifying.cancel()
+        await asyncio.gather(verifying, return_exceptions=True)
+        kit.boxes.fresh = normal  # type: ignore[method-assign]
+        kit.boxes.codes = [0]
+        assert await kit.gate.before_complete(outcome()) is None
+        (result,) = [event.result for event in kit.channel.events if isinstance(event, VerificationCompleted)]
+        assert (result.passed, result.round) == (True, 1)
+
+    asyncio.run(run())
+
+
 def test_an_unchanged_patch_is_not_verified_again() -> None:
     async def run() -> None:
         kit = Kit([BAD, BAD], [1])

@@ -16,6 +16,33 @@ export type AgentMessageItem = {
   phase?: string | null;
 };
 
+/** How far an agent may go. None: no limit of that kind. */
+export type Allowance = {
+  model_requests?: number | null;
+  tool_calls?: number | null;
+  tokens?: number | null;
+  cost_usd?: number | null;
+};
+
+/** This command may run inside the sandbox, exactly as it was asked. */
+export type AllowedCommand = {
+  type: "command";
+  script: string;
+  cwd: string;
+};
+
+/** Patches may touch this file where the sandbox lets it be written anyway. */
+export type AllowedPath = {
+  type: "path";
+  path: string;
+};
+
+/** Commands that begin with these words may run inside the sandbox. */
+export type AllowedPrefix = {
+  type: "prefix";
+  words: Array<string>;
+};
+
 /** The Op was taken; what it does is seen in events. */
 export type Applied = {
   type: "applied";
@@ -26,6 +53,29 @@ export type ApprovalDecision = "accept" | "accept_for_session" | "decline" | "ca
 
 /** When a person is asked. `untrusted`: known-safe read-only commands run, everything else asks. */
 export type ApprovalMode = "untrusted" | "on-request" | "never";
+
+/** What a person just allowed counts for later tasks on the repository as well, until it is revoked. */
+export type ApprovalRemembered = {
+  type: "approval_remembered";
+  approval_id: string;
+  repository: string;
+  rules: Array<AllowedCommand | AllowedPrefix | AllowedPath>;
+  by?: string | null;
+};
+
+/** An approval that counts for a repository, or did until it was revoked. */
+export type ApprovalView = {
+  id: string;
+  tenant_id: string;
+  repository: string;
+  rule: AllowedCommand | AllowedPrefix | AllowedPath;
+  thread_id: string;
+  task_id?: string | null;
+  approved_by?: string | null;
+  approved_at: number;
+  revoked_by?: string | null;
+  revoked_at?: number | null;
+};
 
 /** A command that a person allowed for the thread, exactly as it was asked. */
 export type ApprovedCommand = {
@@ -48,13 +98,52 @@ export type ArchiveSource = {
   format: "bundle" | "tar";
 };
 
-/** Spend budgets of one turn. None: no limit of that kind. A limit that is reached ends the turn as `budget_exceeded`. */
+/** Answer to a question about a budget that is used up. `decline`: the turn ends as if nobody had been asked. */
+export type BudgetAnswer = {
+  type: "budget_answer";
+  request_id: string;
+  decision: "accept" | "decline" | "cancel";
+  budgets?: BudgetLimits | null;
+};
+
+/** Limits that take the place of those in Budgets. None: as it is. */
+export type BudgetLimits = {
+  model_requests?: number | null;
+  tool_calls?: number | null;
+  tokens?: number | null;
+  wall_time_s?: number | null;
+  cost_usd?: number | null;
+};
+
+/** How much of a limited budget is used. */
+export type BudgetMeter = {
+  budget: BudgetName;
+  used: number;
+  limit: number;
+};
+
+/** The spend budgets of a turn, by the name of their limit in Budgets. */
+export type BudgetName = "model_requests" | "tool_calls" | "tokens" | "wall_time_s" | "cost_usd";
+
+/** A budget of the turn is used up: may it have more? */
+export type BudgetRequest = {
+  type: "budget_request";
+  request_id: string;
+  budget: BudgetName;
+  used: number;
+  limit: number;
+  proposed: BudgetLimits;
+  meters?: Array<BudgetMeter>;
+};
+
+/** Spend budgets of one turn. None: no limit of that kind. `when_spent` says what happens at a limit. */
 export type Budgets = {
   model_requests?: number | null;
   tool_calls?: number | null;
   tokens?: number | null;
   wall_time_s?: number | null;
   cost_usd?: number | null;
+  when_spent?: "ask" | "end" | null;
 };
 
 /** An agent that this thread's agent started in a thread of its own. */
@@ -65,6 +154,10 @@ export type ChildAgent = {
   closed?: boolean;
   usage?: TokenUsage;
   cost_usd?: number | null;
+  model_requests?: number;
+  tool_calls?: number;
+  share?: Allowance | null;
+  up_to?: Allowance | null;
 };
 
 /** Kill the commands that outlived their turn. */
@@ -95,7 +188,7 @@ export type Compacted = {
   window_number: number;
   replacement_history: Array<Message | Reasoning | FunctionCall | FunctionCallOutput | CustomToolCall | CustomToolCallOutput | CompactionItem | OpaqueItem>;
   summary?: string | null;
-  reason: "manual" | "context_limit" | "model_downshift" | "model_changed";
+  reason: "manual" | "context_limit" | "model_asked" | "model_downshift" | "model_changed";
   method?: "local" | "remote" | "token_budget" | null;
 };
 
@@ -200,7 +293,7 @@ export type Event = {
   ordinal?: number | null;
   submission_id?: string | null;
   turn_id?: string | null;
-  msg: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | RequestResolved | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted | AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta | PatchProgress | SetupOutputDelta;
+  msg: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest | RequestResolved | ApprovalRemembered | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted | AgentMessageDelta | ReasoningDelta | ToolCallInputDelta | ExecOutputDelta | PatchProgress | SetupOutputDelta;
 };
 
 /** An event, as watchers saw it. */
@@ -210,7 +303,7 @@ export type EventMsgLine = {
   submission_id?: string | null;
   turn_id?: string | null;
   type: "event_msg";
-  payload: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | RequestResolved | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted;
+  payload: SessionConfigured | TurnStarted | TurnRecovered | TurnParked | TurnCompleted | TurnInterrupted | TurnFailed | ThreadClosed | ThreadSettingsApplied | OpRejected | OpApplied | TaskStatusChanged | WorkspacePrepared | SetupStarted | SetupCompleted | PatchProduced | VerificationStarted | VerificationCompleted | ItemStarted | ItemCompleted | TokenCount | PlanUpdate | ReviewCompleted | ExecApprovalRequest | PatchApprovalRequest | RequestUserInput | BudgetRequest | RequestResolved | ApprovalRemembered | Warning_ | ErrorEvent | StreamError | HookStarted | HookCompleted;
 };
 
 /** Answer to a question about a command. */
@@ -231,6 +324,7 @@ export type ExecApprovalRequest = {
   cwd: string;
   reason?: string | null;
   proposed_prefix_rule?: Array<string> | null;
+  session_scope?: "thread" | "repository";
 };
 
 /** More output of a running command, control sequences kept. */
@@ -252,6 +346,7 @@ export type FileChangeItem = {
   type: "file_change";
   changes: Array<FileUpdate>;
   status: ItemStatus;
+  error?: string | null;
 };
 
 /** One file of a patch. */
@@ -303,6 +398,7 @@ export type HookCompleted = {
   command: string;
   outcome: "ok" | "blocked" | "failed" | "timed_out";
   message?: string | null;
+  source?: "tenant" | "task" | "repository" | null;
 };
 
 /** When a hook runs. */
@@ -320,6 +416,7 @@ export type HookStarted = {
   type: "hook_started";
   event: string;
   command: string;
+  source?: "tenant" | "task" | "repository" | null;
 };
 
 /** An image from the user: an https or data URL. */
@@ -481,6 +578,7 @@ export type PatchApprovalRequest = {
   item_id: string;
   changes: Array<FileUpdate>;
   reason?: string | null;
+  session_scope?: "thread" | "repository";
 };
 
 /** The work tree's difference to the base was stored. */
@@ -588,6 +686,7 @@ export type RequestResolved = {
   type: "request_resolved";
   request_id: string;
   decision: ApprovalDecision | "answered" | "expired" | "void";
+  budgets?: BudgetLimits | null;
 };
 
 /** The agent asks a person. */
@@ -800,6 +899,7 @@ export type SubAgentItem = {
   action: "spawn" | "send" | "wait" | "close";
   agents?: Array<string>;
   message?: string | null;
+  until?: number | null;
   status: ItemStatus;
 };
 
@@ -808,9 +908,10 @@ export type Submission = {
   id: string;
   tenant_id: string;
   thread_id: string;
-  op: TurnInput | Interrupt | CleanBackgroundTerminals | RecoverTurn | SuspendTurnAndShutdown | ThreadSettings | TurnSettings | InterAgentCommunication | ExecApproval | PatchApproval | UserInputAnswer | RequestPermissionsResponse | DynamicToolResponse | ResolveElicitation | RefreshMcpServers | ReloadUserConfig | Compact | Review | RunUserShellCommand | Shutdown;
+  op: TurnInput | Interrupt | CleanBackgroundTerminals | RecoverTurn | SuspendTurnAndShutdown | ThreadSettings | TurnSettings | InterAgentCommunication | ExecApproval | PatchApproval | UserInputAnswer | BudgetAnswer | RequestPermissionsResponse | DynamicToolResponse | ResolveElicitation | RefreshMcpServers | ReloadUserConfig | Compact | Review | RunUserShellCommand | Shutdown;
   trace?: TraceContext | null;
   idempotency_key?: string | null;
+  author?: string | null;
   submitted_at: number;
 };
 
@@ -1024,7 +1125,7 @@ export type TurnOverrides = {
 /** The turn waits and holds no lease, slot or container. */
 export type TurnParked = {
   type: "turn_parked";
-  reason: "approval" | "user_input" | "budget" | "retry_time";
+  reason: "approval" | "user_input" | "budget" | "retry_time" | "agents";
   until?: number | null;
 };
 

@@ -4,7 +4,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from patchyard.adapters.catalog.errors import CatalogMisconfigured
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 """The newest migration. A test compares it with the folder; a schema that has it needs no migration tool."""
 _VERSION_TABLE = "alembic_version"
 _ADVISORY_LOCK = 0x5061746368

@@ -108,6 +108,28 @@ class ProjectionRow(Base):
     """Highest ordinal; -1: none."""
 
 
+class ApprovalRow(Base):
+    """Something that a person allowed for a repository: projected from its thread's records, except who took it back."""
+
+    __tablename__ = "approvals"
+    __table_args__ = (Index("ix_approvals_repository", "tenant_id", "repository", "id"),)
+
+    tenant_id: Mapped[str] = mapped_column(_TENANT, primary_key=True)
+    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    """Follows from the record, so that projecting it again changes nothing."""
+    repository: Mapped[str] = mapped_column(Text)
+    """See `policy.approval_key`."""
+    rule: Mapped[str] = mapped_column(Text)
+    """ApprovalRule as JSON."""
+    rule_sha256: Mapped[str] = mapped_column(String(64))
+    thread_id: Mapped[str] = mapped_column(_ID)
+    task_id: Mapped[str | None] = mapped_column(_ID)
+    approved_by: Mapped[str | None] = mapped_column(Text)
+    approved_at: Mapped[int] = mapped_column(BigInteger)
+    revoked_by: Mapped[str | None] = mapped_column(Text)
+    revoked_at: Mapped[int | None] = mapped_column(BigInteger)
+
+
 class TokenRow(Base):
     """An API token: its hash only."""
 

@@ -171,6 +171,12 @@ class PacedStream(httpcore.AsyncNetworkStream):
         return self._transport.get_extra_info(names[info]) if info in names else None
 
 
+def _close_unwanted(connecting: "asyncio.Task[tuple[asyncio.Transport, _Inbox]]") -> None:
+    """Cancelling asyncio's race of addresses would lose a socket that has just won it: it is left to end, and closed."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].close()
+
+
 class PacedBackend(httpcore.AsyncNetworkBackend):
     """Opens PacedStreams."""
 
@@ -187,10 +193,15 @@ class PacedBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Connect. httpcore.ConnectTimeout, ConnectError."""
         loop = asyncio.get_running_loop()
+        connecting = loop.create_task(loop.create_connection(_Inbox, host, port, happy_eyeballs_delay=0.25))
         try:
             async with asyncio.timeout(timeout):
-                transport, inbox = await loop.create_connection(_Inbox, host, port, happy_eyeballs_delay=0.25)
+                transport, inbox = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close_unwanted)
+            raise
         except TimeoutError as problem:
+            connecting.add_done_callback(_close_unwanted)
             raise httpcore.ConnectTimeout("the connection could not be made in time") from problem
         except OSError as problem:
             raise httpcore.ConnectError(str(problem)) from problem

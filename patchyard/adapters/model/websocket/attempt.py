@@ -1,51 +1,27 @@
 """One attempt over the thread's WebSocket."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 
 from patchyard.adapters.model.attempt import Attempt, AttemptSpec
-from patchyard.adapters.model.body import BodyBuilder, dump, dump_items, head_of, join
+from patchyard.adapters.model.body import BodyBuilder, dump_items, head_of, join
 from patchyard.adapters.model.classify import Classifier
 from patchyard.adapters.model.config import ProviderConfig
 from patchyard.adapters.model.connections.sse import SseEvent
-from patchyard.adapters.model.decode import Decoder, rate_limits
+from patchyard.adapters.model.decode import rate_limits
 from patchyard.adapters.model.errors import ClassifiedError, SocketFault
+from patchyard.adapters.model.websocket.messages import SocketDecoder, creation
 from patchyard.adapters.model.websocket.socket import PROTOCOL_ERRORS, SocketRefused, WebSocket, open_socket
 from patchyard.adapters.model.websocket.thread import Known, ThreadSocket
-from patchyard.agent.ports import ItemDone, ModelRequest, ResponseCompleted
+from patchyard.adapters.model.websocket.warmup import Announcement, note_refusal
+from patchyard.agent.ports import ItemDone, ModelRequest
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.model_items import ModelItem
 
 NO_SOCKET = frozenset({400, 404, 405, 406, 415, 501})
 """Answers to an upgrade that mean: not here. Asking again would bring the same."""
-_STALE_CODES = frozenset({"previous_response_not_found", "websocket_connection_limit_reached"})
-"""The server forgot what we continue, or the socket reached its greatest age."""
-
-
-class SocketDecoder(Decoder):
-    """The same events as over SSE; errors come as frames with an HTTP status."""
-
-    def __init__(self, classifier: Classifier, model: str) -> None:
-        super().__init__(classifier)
-        self._model = model
-
-    def _raise_if_failed(self, kind: str, data: Mapping[str, Any]) -> None:
-        status = data.get("status_code", data.get("status"))
-        if kind != "error" or not isinstance(status, int):
-            super()._raise_if_failed(kind, data)
-            return
-        error, headers = data.get("error"), data.get("headers")
-        if isinstance(error, Mapping) and error.get("code") in _STALE_CODES:
-            raise self._classifier.stream_broken(str(error["code"])).blame(SocketFault.STALE)
-        told = {str(name).lower(): str(value) for name, value in headers.items()} if isinstance(headers, Mapping) else {}
-        problem = self._classifier.status(status, told, json.dumps({"error": error}).encode(), model=self._model)
-        if self.response_id is not None:
-            # The response had begun: what was seen of it is the stream layer's business.
-            problem.request_retry = False
-        raise problem
 
 
 class SocketAttempt(Attempt):
@@ -74,12 +50,10 @@ class SocketAttempt(Attempt):
     async def _exchange(self) -> None:
         fresh = True
         try:
-            socket, fresh = await self._thread.take(self._request.window_number, self._connect)
-            if fresh and self._config.websocket_prewarm and self._thread.prewarms:
-                await self._prewarm(socket)
+            socket, fresh, unanswered = await self._thread.take(self._request.window_number, self._connect)
             await socket.send(self._message())
             self._sent()
-            await self._read(socket)
+            await self._read(socket, unanswered)
             self._thread.keep(Known(self._decoder.response_id or "", self._head, [*self._request.input, *self._output]))
         except SocketRefused as problem:
             raise self._refused(problem) from problem
@@ -96,53 +70,28 @@ class SocketAttempt(Attempt):
     async def _connect(self) -> WebSocket:
         return await open_socket(self._client, self._config, self._spec.headers)
 
-    async def _prewarm(self, socket: WebSocket) -> None:
-        """Instructions and tools without a question: the answer has an id to go on from, and no output."""
-        metadata = dump(self._metadata())
-        await socket.send(b"".join((self._create(), b',"generate":false,"client_metadata":', metadata, b',"input":[]}')))
-        decoder = SocketDecoder(self._classifier, self._request.model)
-        while True:
-            messages = await socket.receive(self._config.idle_timeout_s)
-            try:
-                for event, _ in decoder.feed([SseEvent(b"", message) for message in messages]):
-                    if isinstance(event, ResponseCompleted):
-                        self._thread.known = Known(event.response_id, self._head, ())
-                        return
-            except ClassifiedError as problem:
-                if problem.code is ErrorCode.MODEL_BAD_REQUEST:
-                    # A server that knows no prewarming.
-                    self._thread.prewarms = False
-                    problem.blame(SocketFault.STALE)
-                raise
-
-    def _create(self) -> bytes:
-        return b'{"type":"response.create",' + self._head[1:-1]
-
-    def _metadata(self) -> dict[str, str]:
-        """What changes with each request and so can't stand in the upgrade's headers."""
-        names = ("x-client-request-id", "x-patchyard-window", "x-patchyard-request-kind", "traceparent", "tracestate")
-        return {name: self._spec.headers[name] for name in names if name in self._spec.headers}
-
     def _message(self) -> bytes:
-        known, fields = self._thread.known, {"client_metadata": self._metadata()}
+        known = self._thread.known
         new = known.new_items(self._head, self._request.input) if known is not None else None
         if known is not None and new is not None:
             self.sent_items = len(new)
             items: bytes | bytearray = dump_items(new)
-            head = self._create() + b"," + dump({"previous_response_id": known.response_id, **fields})[1:]
+            head = creation(self._head, self._spec.headers, previous_response_id=known.response_id)
         else:
             self.sent_items = len(self._request.input)
             items = self._bodies.input(self._request)
-            head = self._create() + b"," + dump(fields)[1:]
+            head = creation(self._head, self._spec.headers)
         message = join(head, items)
         if len(message) > self._config.max_request_bytes:
             raise self._classifier.too_large(len(message))
         return message
 
-    async def _read(self, socket: WebSocket) -> None:
+    async def _read(self, socket: WebSocket, unanswered: Announcement | None) -> None:
         limits = rate_limits(socket.headers)
         while not self.completed:
             messages = await socket.receive(self._config.idle_timeout_s)
+            if unanswered is not None:
+                messages = self._without_answer(unanswered, messages)
             if not messages:
                 continue
             if self._times.first_byte_at is None:
@@ -151,6 +100,17 @@ class SocketAttempt(Attempt):
             self._take(self._noted(self._decoder.feed([SseEvent(b"", message) for message in messages])))
             if self.buffer.is_full and not self.completed:
                 await self.buffer.room()
+
+    def _without_answer(self, unanswered: Announcement, messages: list[bytes]) -> list[bytes]:
+        """The request did not wait for the answer to what was told before it, which comes first."""
+        if unanswered.response_id is not None:
+            return messages
+        try:
+            return unanswered.rest(messages)
+        except ClassifiedError as problem:
+            note_refusal(self._thread, problem)
+            problem.blame(SocketFault.STALE)
+            raise
 
     def _noted(self, decoded: Any) -> Any:
         """Keep the items of the answer: they are part of what the server knows."""

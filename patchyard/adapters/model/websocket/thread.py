@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,15 @@ from typing import NamedTuple
 import httpx
 
 from patchyard.adapters.model.websocket.socket import PROTOCOL_ERRORS, WebSocket
+from patchyard.adapters.model.websocket.warmup import Announcement, WarmUp, WarmUpFailed
 from patchyard.protocol.model_items import ModelItem
 
 IDLE_S = 240.0
 """A thread whose next turn comes later opens a new socket: both sides hold memory for an open one."""
 MAX_STALE = 3
 """Forgotten histories in a row; a server that never remembers is treated like one whose sockets break."""
+WITHOUT_S = 600.0
+"""A provider that answered 426 is not asked for a socket for so long, by no thread of the process."""
 KEPT_THREADS = 4000
 """Threads of which is remembered that they went over to SSE."""
 
@@ -43,6 +47,8 @@ class Taken(NamedTuple):
     socket: WebSocket
     fresh: bool
     """Whether it was opened just now."""
+    unanswered: Announcement | None = None
+    """What it was told before; its answer comes first."""
 
 
 class ThreadSocket:
@@ -54,15 +60,34 @@ class ThreadSocket:
         self.off = False
         """The thread went over to SSE for good."""
         self.prewarms = True
+        """False: the server refuses what it is told in advance."""
         self._failures = self._stale = 0
         self._socket: WebSocket | None = None
         self._window: int | None = None
+        self._warmup: WarmUp | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether a socket is held."""
-        return self._socket is not None
+        """Whether a socket is held, or being opened."""
+        return self._socket is not None or self._warmup is not None
+
+    def warm(self, window: int, connect: Callable[[], Awaitable[WebSocket]], announcement: Announcement | None) -> None:
+        """Open the socket for a request of this window that comes later. Does nothing when there is one."""
+        if not (self.in_use or self.off or self.is_open):
+            self._window = window
+            self._warmup = WarmUp(self, connect, announcement, patience_s=IDLE_S)
+
+    async def warmed(self, warmup: WarmUp, socket: WebSocket) -> None:
+        """See warmup.Owner. A request that waits for the socket takes it from there."""
+        if self._warmup is warmup and not self.in_use:
+            self._warmup, self._socket, self.known = None, socket, _known(warmup)
+            self._watch_idle(socket)
+
+    async def not_warmed(self, warmup: WarmUp) -> None:
+        """See warmup.Owner."""
+        if self._warmup is warmup and not self.in_use:
+            await self.reset()
 
     def claim(self) -> bool:
         """Reserve it for a request. False: another one uses it, or the thread is done with sockets."""
@@ -77,17 +102,29 @@ class ThreadSocket:
         if self._window != window:
             await self.reset()
         self._window = window
+        if self._warmup is not None and (taken := await self._take_warm(self._warmup)) is not None:
+            return taken
         if self._socket is not None:
             return Taken(self._socket, fresh=False)
         self.known = None
         self._socket = await connect()
         return Taken(self._socket, fresh=True)
 
+    async def _take_warm(self, warmup: WarmUp) -> Taken | None:
+        """The socket that was opened before; None: it is of no use."""
+        try:
+            self._socket = await warmup.socket()
+        except WarmUpFailed:
+            await self.reset()
+            return None
+        self._warmup, self.known = None, _known(warmup)
+        return Taken(self._socket, fresh=False, unanswered=warmup.announcement if self.known is None else None)
+
     def keep(self, known: Known) -> None:
         """The request went well. At once, so that the thread's next request finds the socket free."""
         self.known, self.in_use, self._failures, self._stale = known, False, 0, 0
         if self._socket is not None:
-            self._watching = asyncio.get_running_loop().create_task(self._watch(self._socket), name="model-socket-idle")
+            self._watch_idle(self._socket)
 
     async def drop(self) -> None:
         """The request went badly: the socket is closed, since nobody knows what it would say next."""
@@ -97,9 +134,12 @@ class ThreadSocket:
     async def reset(self) -> None:
         """Close the socket; the next request opens another. Twice is harmless."""
         await self._stop_watching()
-        socket, self._socket, self.known = self._socket, None, None
-        if socket is not None:
-            with contextlib.suppress(httpx.TransportError, *PROTOCOL_ERRORS):
+        socket, warmup = self._socket, self._warmup
+        self._socket = self._warmup = self.known = None
+        with contextlib.suppress(httpx.TransportError, *PROTOCOL_ERRORS):
+            if warmup is not None:
+                await warmup.stop()
+            if socket is not None:
                 await socket.close()
 
     def failed(self, allowed: int) -> bool:
@@ -118,6 +158,9 @@ class ThreadSocket:
             watching.cancel()
             await asyncio.wait({watching})
 
+    def _watch_idle(self, socket: WebSocket) -> None:
+        self._watching = asyncio.get_running_loop().create_task(self._watch(socket), name="model-socket-idle")
+
     async def _watch(self, socket: WebSocket) -> None:
         """Answer pings, and notice the end: of the socket, or of our patience."""
         with contextlib.suppress(TimeoutError, httpx.TransportError, *PROTOCOL_ERRORS):
@@ -127,12 +170,27 @@ class ThreadSocket:
         await self.reset()
 
 
+def _known(warmup: WarmUp) -> Known | None:
+    told = warmup.announcement
+    return None if told is None or told.response_id is None else Known(told.response_id, told.head, ())
+
+
 class ThreadSockets:
     """All threads' sockets of a process. Belongs to one event loop."""
 
-    def __init__(self, *, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, *, limit: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._now = limit, now
         self._threads: OrderedDict[tuple[str, str], ThreadSocket] = OrderedDict()
+        self._without: dict[str, float] = {}
+        """Until when a provider is known to have no sockets."""
+
+    def unsupported(self, provider: str) -> None:
+        """The provider answered 426."""
+        self._without[provider] = self._now() + WITHOUT_S
+
+    def supports(self, provider: str) -> bool:
+        """Whether it is worth the while to ask for a socket."""
+        return self._now() >= self._without.get(provider, 0.0)
 
     def of(self, provider: str, thread_id: str) -> ThreadSocket:
         """The thread's socket, open or not."""
@@ -145,11 +203,15 @@ class ThreadSockets:
             del self._threads[unused]
         return found
 
-    async def make_room(self) -> None:
-        """Close the idle socket that was used longest ago when there are as many as there may be."""
-        if sum(one.is_open for one in self._threads.values()) < self._limit:
+    async def make_room(self, wanted: ThreadSocket) -> None:
+        """Close the idle socket that was used longest ago when there are as many as there may be beside this one."""
+
+        def other(one: ThreadSocket) -> bool:
+            return one.is_open and one is not wanted
+
+        if sum(map(other, self._threads.values())) < self._limit:
             return
-        oldest = self._oldest(lambda one: one.is_open)
+        oldest = self._oldest(other)
         if oldest is not None:
             await self._threads[oldest].reset()
 

@@ -16,9 +16,7 @@ write()
 for _, e in ipairs(entries(a.thread)) do
   if e.i == a.turn then call('XDEL', key('sq', a.thread), e.sid) end
 end
-clear_turn(a.thread)
-drop_live(a.thread)
-put(a.thread, 'ended', '1')
+end_turn(a.thread, turn)
 local answer = 'MORE'
 if a.close then
   answer = 'CLOSED'

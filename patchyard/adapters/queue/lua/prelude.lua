@@ -98,13 +98,16 @@ local function decide(thread, tenant, payload, submission, turn)
   mark_dirty(thread)
 end
 
+-- Fields of `st` that sum up: `u:` of the active turn, `f:` of the agents that it has started, `t:` of an agent's whole thread.
 local TOTALS = { 'input_tokens', 'cached_input_tokens', 'cache_write_input_tokens', 'output_tokens', 'reasoning_output_tokens', 'total_tokens' }
 
 local function clear_turn(thread)
   put(thread, 'turn', '', 'kind', '', 'schema', '', 'segment', 0, 'crashes', 0)
   local s = key('st', thread)
-  for _, name in ipairs(TOTALS) do call('HDEL', s, 'u:' .. name) end
-  call('HDEL', s, 'u:cost', 'u:requests', 'u:calls')
+  for _, kind in ipairs({ 'u:', 'f:' }) do
+    for _, name in ipairs(TOTALS) do call('HDEL', s, kind .. name) end
+    call('HDEL', s, kind .. 'cost', kind .. 'requests', kind .. 'calls')
+  end
 end
 
 local function begin_turn(thread, turn, kind, schema, submitted_at)
@@ -123,24 +126,6 @@ local function entries(thread, from)
     found[#found + 1] = f
   end
   return found
-end
-
--- After a turn's end the oldest waiting Op that is a turn of its own becomes the active turn.
-local function promote(thread)
-  for _, e in ipairs(entries(thread)) do
-    if e.k and e.k ~= '' then begin_turn(thread, e.i, e.k, '', e.m) return true end
-  end
-  return false
-end
-
-local function close_thread(thread)
-  local tenant = st(thread, 'tenant')[1]
-  call('DEL', key('sq', thread))
-  call('ZREM', key('ready', tenant), thread)
-  call('ZREM', P .. 'parked', thread)
-  drop_live(thread)
-  clear_turn(thread)
-  put(thread, 'status', 'closed')
 end
 
 -- Shows something live: `e.k` item and kind of delta, `e.o` offset of the text in the item's whole text, `e.r` restart of the stored text.
@@ -179,6 +164,26 @@ local function remember(verb, answer)
   put(a.thread, 'last', verb .. ':' .. a.fence .. ':' .. int(a.first) .. ':' .. (a.turn or '') .. '=' .. answer)
 end
 
+-- Adds to totals of a thread. The cost is a number as text.
+local function add(thread, kind, totals, cost)
+  local s = key('st', thread)
+  for name, amount in pairs(totals) do call('HINCRBY', s, kind .. name, int(amount)) end
+  if cost then call('HINCRBYFLOAT', s, kind .. 'cost', cost) end
+end
+
+-- What a thread's active turn uses. An agent's use is part of that of the turns above it, as long as they go on.
+local function charge(thread, totals, cost)
+  add(thread, 'u:', totals, cost)
+  while true do
+    local h = st(thread, 'parent', 'payer')
+    if not h[1] then return end
+    add(thread, 't:', totals, cost)
+    if st(h[1], 'turn')[1] ~= h[2] then return end
+    add(h[1], 'f:', totals, cost)
+    thread = h[1]
+  end
+end
+
 -- Writes what every fenced call may bring along: live texts, records, closed items, consumed submissions, totals of the turn.
 -- ARGV after the records: head and text of each live entry.
 local function write()
@@ -198,7 +203,6 @@ local function write()
     put(a.thread, 'next', int(a.first + lines))
     mark_dirty(a.thread)
   end
-  for name, amount in pairs(a.totals or {}) do call('HINCRBY', s, 'u:' .. name, int(amount)) end
-  if a.cost then call('HINCRBYFLOAT', s, 'u:cost', a.cost) end
+  if next(a.totals or {}) or a.cost then charge(a.thread, a.totals or {}, a.cost) end
   if a.container then call('HSET', s, 'container', a.container) end
 end

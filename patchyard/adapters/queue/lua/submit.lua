@@ -54,53 +54,31 @@ local decided = (class == 'interrupt' or class == 'shutdown') and not lease
 local waiting = call('XLEN', key('sq', t))
 if waiting >= a.places and not decided then return { 'FULL', waiting } end
 
+local parent = not h[1] and a.reg.parent
+if parent then
+  -- An agent of a turn that is over would have nobody to end it.
+  local p = st(parent, 'tenant', 'turn')
+  if p[1] ~= tenant or p[2] ~= a.reg.payer then return { 'CLOSED' } end
+end
 if not h[1] then
   put(t, 'tenant', tenant, 'task', a.reg.task, 'repo', a.reg.repo, 'spec', a.reg.spec, 'title', a.reg.title, 'prio', a.prio,
     'status', 'idle', 'turn', '', 'kind', '', 'schema', '', 'fence', 0, 'next', 0, 'segment', 0, 'crashes', 0, 'trimmed', -1,
     'worker', '', 'why', 'new', 'created', int(NOW))
 end
+if parent then
+  put(t, 'parent', parent, 'payer', a.reg.payer)
+  call('SADD', key('agents', parent), t)
+end
 call('HSET', key('idem', t), a.idem, cjson.encode({ a.id, answer, value, turn }))
 call('EXPIRE', key('idem', t), a.idem_ttl)
 
--- Ends the active turn of a thread that no worker holds. Its own input and its steers go; other Ops keep their place.
-local function interrupt_here()
-  local dropped, steers = {}, {}
-  for _, e in ipairs(entries(t)) do
-    if e.u == turn or e.i == turn then
-      dropped[#dropped + 1] = e.sid
-      if e.c == 'steer' then steers[#steers + 1] = cjson.encode(e.i) end
-      if e.c == 'control' then
-        decide(t, tenant, '{"type":"op_rejected","op":' .. cjson.encode(e.o)
-          .. ',"reason":null,"message":"The turn was interrupted before this could be done."}', e.i, turn)
-      end
-    end
-  end
-  for i = 1, #dropped, 500 do call('XDEL', key('sq', t), unpack(dropped, i, math.min(i + 499, #dropped))) end
-  local s = key('st', t)
-  local usage = {}
-  for _, name in ipairs(TOTALS) do usage[#usage + 1] = '"' .. name .. '":' .. (call('HGET', s, 'u:' .. name) or '0') end
-  local more = call('HMGET', s, 'u:cost', 'u:requests', 'u:calls', 'turn_at', 'task', 'ended')
-  if more[5] and more[5] ~= '' and more[6] ~= '1' then
-    decide(t, tenant, '{"type":"task_status_changed","status":"cancelled","reason":"interrupted","error":null}', a.id, turn)
-  end
-  decide(t, tenant, '{"type":"turn_interrupted","usage":{' .. table.concat(usage, ',') .. '},"cost_usd":' .. (more[1] or 'null')
-    .. ',"model_requests":' .. (more[2] or '0') .. ',"tool_calls":' .. (more[3] or '0')
-    .. ',"duration_ms":' .. int(math.max(0, NOW - (tonumber(more[4]) or NOW)))
-    .. ',"dropped_submission_ids":[' .. table.concat(steers, ',') .. ']}', a.id, turn)
-  put(t, 'ended', '1')
-  clear_turn(t)
-  drop_live(t)
-end
-
 if decided then
-  if turn ~= '' then interrupt_here() end
   if class == 'shutdown' then
-    for _, e in ipairs(entries(t)) do
-      decide(t, tenant, '{"type":"op_rejected","op":' .. cjson.encode(e.o) .. ',"reason":null,"message":"The thread was closed before this could be done."}', e.i, '')
-    end
-    decide(t, tenant, '{"type":"thread_closed"}', a.id, '')
-    close_thread(t)
-  elseif call('XLEN', key('sq', t)) > 0 then
+    close_here(t, a.id)
+    return { 'OK', a.id, answer, value, turn }
+  end
+  if turn ~= '' then interrupt_here(t, a.id) end
+  if call('XLEN', key('sq', t)) > 0 then
     promote(t)
     make_ready(t, 'new')
   else
