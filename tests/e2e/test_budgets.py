@@ -22,10 +22,10 @@ from patchyard.protocol.events import (
 from patchyard.protocol.ops import BudgetAnswer, Submission, TextInput, TurnInput
 from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.tasks import TaskStatus
-from tests.waiting import wait_for
+from tests.waiting import WAIT_S, wait_for
 
 from .repositories import FIX, VERIFY, buggy_repository
-from .service import WAIT_S, Service, Task
+from .service import Service, Task, lose
 from .test_patch import call, patch, results, run, say, script, spec, states
 
 pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
@@ -185,9 +185,11 @@ def test_a_worker_that_dies_while_it_asks_and_one_that_dies_after_the_answer(tmp
         receipt = await service.queue.submit(_submission(task, accept(question, **MORE.model_dump(exclude_none=True))))
         again = await service.queue.submit(_submission(task, accept(question)))
         assert (again.duplicate, again.submission_id) == (True, receipt.submission_id)
+        await lose(service.queue, task.thread_id)
         second = await service.start_worker()
         await task.wait_for("item_started", count=3)
         await _killed(second)
+        await lose(service.queue, task.thread_id)
         await service.start_worker()
         events = await task.ended()
         kinds = [event.type for event in events]
@@ -202,7 +204,7 @@ def test_a_worker_that_dies_while_it_asks_and_one_that_dies_after_the_answer(tmp
 
 async def _killed(worker: Any) -> None:
     worker.send_signal(signal.SIGKILL)
-    await asyncio.to_thread(worker.wait, 20)
+    await asyncio.to_thread(worker.wait, WAIT_S)
 
 
 def _submission(task: Task, op: Any) -> Submission:
