@@ -64,7 +64,10 @@ class Turn:
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
         spend = spend_of(thread, recovery.turn if recovery is not None else None)
         thread.agents.serve(turn_id, spend)
-        self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
+        self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind, announced=recovery is not None)
+        if recovery is not None:
+            self.state.overrides = recovery.turn.overrides
+            self.state.began_with = thread.active_settings if recovery.turn.input_recorded else None
         self._thread = thread
         self._registry = registry
         self._recovery = recovery
@@ -76,7 +79,6 @@ class Turn:
         self._switch = StopSwitch()
         self._out_of_time = False
         """The wall time is over and more of it is to be asked for."""
-        self._announced = recovery is not None
         self._resumed = False
         """The recovery was told."""
         self._waiting_calls: Sequence[Call] = ()
@@ -90,8 +92,12 @@ class Turn:
 
     # --- from the session
 
+    def settings(self) -> Settings:
+        """What it runs with: what it began with, and what was changed for it since."""
+        return self.settings_from(self.state.began_with or self._thread.settings).merged(self.state.overrides)
+
     def settings_from(self, settings: Settings) -> Settings:
-        """The settings that it runs with."""
+        """What this kind of turn makes of the thread's settings."""
         return settings
 
     def stop(self, kind: StopKind) -> None:
@@ -235,7 +241,7 @@ class Turn:
 
     async def _start(self) -> None:
         thread = self._thread
-        if not self._announced:
+        if not self.state.announced:
             if thread.config.spec.repository.type != "none" and not thread.history.items:
                 thread.ports.sandbox.prepare()
             self._announce()
@@ -248,9 +254,9 @@ class Turn:
 
     def _announce(self) -> None:
         """The first records of a turn."""
-        if self._announced:
+        if self.state.announced:
             return
-        self._announced = True
+        self.state.announced = True
         thread, submission = self._thread, self.state.submission
         now = self._clock.now_ms()
         payloads: list[LinePayload] = []
@@ -268,6 +274,7 @@ class Turn:
             )
         )
         self._journal.post(*payloads, submission_id=self.id)
+        self.state.answer_changes()
         self._ending.close_leftovers()
 
     async def _record_input(self) -> None:
@@ -295,7 +302,7 @@ class Turn:
 
     def _lasting_settings(self) -> Settings:
         """What later turns go on with."""
-        return self._thread.active_settings
+        return self.state.began_with or self._thread.settings
 
     def _context(self) -> tuple[Message, ...]:
         """What this kind of turn tells the model before its input."""
