@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from patchyard.protocol.ids import TenantId
+from patchyard.protocol.matchers import check_matchers
 from patchyard.protocol.model_offers import ModelOffer
 from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile
 from patchyard.protocol.tasks import HookEvent, HookSpec
@@ -111,6 +112,12 @@ class TenantHookSettings(HookSpec):
     """When it runs."""
     tenants: tuple[TenantId, ...] = ()
     """Tenants whose tasks it runs for. Empty: all."""
+
+    @field_validator("matcher")
+    @classmethod
+    def _matcher_can_be_used(cls, matcher: str | None) -> str | None:
+        check_matchers([matcher])
+        return matcher
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:

@@ -4,11 +4,12 @@ import re
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
 from ._model import WireModel
 from .errors import ErrorInfo
 from .ids import TenantId, Uuid7
+from .matchers import check_matchers
 from .model_items import TokenUsage
 from .policies import ApprovalMode, ApprovalPolicy, Budgets, SandboxPolicy, WorkspaceWrite
 
@@ -116,7 +117,7 @@ class HookSpec(WireModel):
 
     matcher: Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)] | None = None
     """Regular expression for the whole tool name (`Bash` is another one of exec_command), source (SessionStart) or trigger
-    (compaction). None or `*` fits all."""
+    (compaction), without look-around, back references and counts. None or `*` fits all."""
     command: Annotated[str, StringConstraints(min_length=1, max_length=65536)]
     timeout_s: float = Field(default=60, gt=0, le=600)
 
@@ -206,6 +207,12 @@ class TaskCreateRequest(WireModel):
 
     spec: TaskSpec
     idempotency_key: str | None = Field(default=None, max_length=200)
+
+    @field_validator("spec")
+    @classmethod
+    def _matchers_can_be_used(cls, spec: TaskSpec) -> TaskSpec:
+        check_matchers(hook.matcher for hooks in spec.hooks.values() for hook in hooks)
+        return spec
 
 
 class TaskCreateResponse(WireModel):

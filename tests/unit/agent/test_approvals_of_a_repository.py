@@ -211,6 +211,7 @@ def test_when_nothing_is_known_what_the_thread_was_told_still_counts():
         ("ssh://git@example.org/a/tool.git", "ssh://git@example.org/a/tool"),
         ("git@example.org:a/tool.git", "git@example.org:a/tool"),
         ("/srv/tool/.", "/srv/tool"),
+        ("https://[no-address/tool", "https://[no-address/tool"),
         ("/srv/tool.git", "/srv/tool.git"),
     ],
 )

@@ -317,6 +317,7 @@ def test_ops_are_answered_and_internal_ones_refused(tmp_path: Path) -> None:
     ("url", "code"),
     [
         ("file:///etc", "repository_not_allowed"),
+        ("https://[no-address/r.git", "repository_not_allowed"),
         ("ext::sh -c id", "repository_not_allowed"),
         ("--upload-pack=x", "repository_not_allowed"),
         ("http://example.org/r.git", "repository_not_allowed"),
