@@ -8,10 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, fi
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from patchyard.protocol.ids import TenantId
-from patchyard.protocol.matchers import check_matchers
 from patchyard.protocol.model_offers import ModelOffer
 from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile
-from patchyard.protocol.tasks import HookEvent, HookSpec
+from patchyard.protocol.tasks import HookEvent, HookSpec, check_matchers
 
 OWN_PROVIDER = "openai"
 """Name of the provider of PATCHYARD_MODEL_*. A table of this name takes its place."""

@@ -16,10 +16,9 @@ from patchyard.agent.ports import LeaseLost, Sandbox, SandboxError
 from patchyard.agent.tools.output import truncate
 from patchyard.protocol._model import WireModel
 from patchyard.protocol.events import HookCompleted, HookSource, HookStarted, Warning_
-from patchyard.protocol.matchers import check_matchers, fits
 from patchyard.protocol.model_items import InputText, Message
 from patchyard.protocol.policies import ApprovalMode, DangerFullAccess, ExternalSandbox
-from patchyard.protocol.tasks import HookEvent, HookSpec
+from patchyard.protocol.tasks import HookEvent, HookSpec, check_matchers, matcher_fits
 
 from .outcome import NOTHING, HookResult, Verdict, closed, encode, interpret, merge
 from .process import HookCommand, run_hook
@@ -240,4 +239,4 @@ def _told_name(tool: str) -> str:
 
 
 def _fits(hook: HookSpec, subjects: Collection[str]) -> bool:
-    return any(fits(hook.matcher, subject) for subject in subjects)
+    return any(matcher_fits(hook.matcher, subject) for subject in subjects)

@@ -3,8 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from patchyard.protocol.matchers import MOST_CHARS, fits
-from patchyard.protocol.tasks import HookSpec, TaskCreateRequest, TaskSpec
+from patchyard.protocol.tasks import MOST_MATCHER_CHARS, HookSpec, TaskCreateRequest, TaskSpec, matcher_fits
 
 LONG = "get_context_remaining"
 
@@ -17,19 +16,19 @@ def request(*matchers: str) -> TaskCreateRequest:
 
 @pytest.mark.parametrize("matcher", [None, "", "*", LONG, "get_.*|Bash", "(?i)GET_CONTEXT_REMAINING", "[a-z_]+", r"^\w+$"])
 def test_a_matcher_fits_the_whole_name(matcher: str | None) -> None:
-    assert fits(matcher, LONG)
+    assert matcher_fits(matcher, LONG)
 
 
 @pytest.mark.parametrize("matcher", ["get", "context", "Get_context_remaining", "Bash|get_"])
 def test_a_part_is_not_enough(matcher: str) -> None:
-    assert not fits(matcher, LONG)
+    assert not matcher_fits(matcher, LONG)
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("matcher", [r"((\w*)*)*!", r"(\w|.|\S)" * 20 + "!", ".*" * 90 + "!"])
 def test_no_matcher_tries_all_ways(matcher: str) -> None:
     request(matcher)
-    assert not fits(matcher, LONG)  # backtracking would take years
+    assert not matcher_fits(matcher, LONG)  # backtracking would take years
 
 
 @pytest.mark.parametrize("matcher", ["(?!Bash).*", r"(.)\1", r"\w{1000}"])
@@ -43,9 +42,9 @@ def test_a_task_of_before_with_such_a_matcher_can_still_be_read_and_its_guard_al
     spec["hooks"]["PreToolUse"][0]["matcher"] = "(?!Bash).*"
     (hook,) = TaskSpec.model_validate(spec).hooks["PreToolUse"]  # type: ignore[index]
     assert isinstance(hook, HookSpec)
-    assert fits(hook.matcher, "Bash")
+    assert matcher_fits(hook.matcher, "Bash")
 
 
 def test_all_matchers_of_a_task_have_a_common_limit() -> None:
-    with pytest.raises(ValidationError, match=f"{MOST_CHARS} characters"):
+    with pytest.raises(ValidationError, match=f"{MOST_MATCHER_CHARS} characters"):
         request(*["a" * 200] * 6)
