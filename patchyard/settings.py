@@ -23,7 +23,7 @@ def _home() -> Path:
 class ModelPriceSettings(BaseModel):
     """US dollars per million tokens."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     input_per_million: float = Field(ge=0)
     """Tokens that the model reads."""
@@ -51,7 +51,9 @@ class ProviderLimitSettings(BaseModel):
 class ProviderSettings(BaseModel):
     """A table [providers.<name>] of patchyard.toml. Tasks ask for `<name>/<model>`, or for a model that it lists."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
 
     base_url: str
     """Requests go to <base_url>/responses, or /chat/completions."""
@@ -135,7 +137,12 @@ class Settings(BaseSettings):
     """Frozen. Unknown keys in patchyard.toml are errors that name the key."""
 
     model_config = SettingsConfigDict(
-        env_prefix="PATCHYARD_", env_nested_delimiter="__", frozen=True, extra="forbid", use_attribute_docstrings=True
+        env_prefix="PATCHYARD_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
     home: Path = Field(default_factory=_home)

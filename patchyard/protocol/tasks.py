@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from ._model import WireModel
+from ._model import RequestModel, WireModel
 from .errors import ErrorInfo
 from .ids import TenantId, Uuid7
 from .model_items import TokenUsage
@@ -243,7 +243,7 @@ class TaskView(WireModel):
     trace_id: str | None = None
 
 
-class TaskCreateRequest(WireModel):
+class TaskCreateRequest(RequestModel):
     """Body of POST /v1/tasks."""
 
     spec: TaskSpec
@@ -273,7 +273,7 @@ class TaskListResponse(WireModel):
     next_cursor: str | None = None
 
 
-class OpRequest(WireModel):
+class OpRequest(RequestModel):
     """Body of POST /v1/threads/{id}/ops. `op` is any Op."""
 
     op: dict[str, object]

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,18 @@ def test_ops_are_answered_and_internal_ones_refused(tmp_path: Path) -> None:
             await client.submit(created.thread_id, Shutdown())
             closed = await api.http.post(path, json={"op": {"type": "interrupt"}})
             assert (closed.status_code, closed.json()["code"]) == (409, "thread_closed")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("field", [{"model": "\ud800"}, {"labels": {"a": "\udc00"}}, {"instruction": "\ud800"}])
+def test_half_a_character_is_a_mistake_of_the_request(tmp_path: Path, field: dict[str, object]) -> None:
+    async def run() -> None:
+        async with serving(tmp_path) as api:
+            wanted = {"spec": {"repository": {"type": "none"}, "instruction": "x"} | field}
+            content = json.dumps(wanted).encode()
+            answer = await api.http.post("/v1/tasks", content=content, headers={"content-type": "application/json"})
+            assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
 
     asyncio.run(run())
 
