@@ -2,9 +2,20 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    computed_field,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from patchyard.protocol.ids import TenantId
@@ -18,6 +29,24 @@ OWN_PROVIDER = "openai"
 
 def _home() -> Path:
     return Path(os.environ.get("PATCHYARD_HOME") or Path.home() / ".patchyard").expanduser().absolute()
+
+
+def _web_address(value: str) -> str:
+    parts = urlsplit(value)  # its ValueError says what is wrong
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http:// or https:// address, such as https://api.openai.com/v1")
+    _ = parts.port
+    return value
+
+
+def _proxy_address(value: SecretStr) -> SecretStr:
+    _web_address(value.get_secret_value())
+    return value
+
+
+WebAddress = Annotated[str, AfterValidator(_web_address)]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+"""As HTTP allows it."""
 
 
 class ModelPriceSettings(BaseModel):
@@ -55,7 +84,7 @@ class ProviderSettings(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
     )
 
-    base_url: str
+    base_url: WebAddress
     """Requests go to <base_url>/responses, or /chat/completions."""
     wire_api: Literal["responses", "chat"] = "responses"
     """`chat`: the server has Chat Completions only."""
@@ -67,13 +96,13 @@ class ProviderSettings(BaseModel):
     """The key itself; better in `api_key_env`."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
-    key_header: str = "authorization"
+    key_header: HeaderName = "authorization"
     """`authorization` sends `Bearer <key>`, any other header (`api-key`) the bare key."""
     query: dict[str, str] = Field(default_factory=dict)
     """Query parameters (`api-version`)."""
-    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    headers: dict[HeaderName, SecretStr] = Field(default_factory=dict)
     """Further headers."""
-    proxy: SecretStr | None = None
+    proxy: Annotated[SecretStr, AfterValidator(_proxy_address)] | None = None
     """http:// or https:// proxy, user and password included."""
     ca_file: str | None = None
     """CA bundle (PEM) in place of the usual ones."""
@@ -175,7 +204,7 @@ class Settings(BaseSettings):
     # --- model
     model: str = "gpt-5.5"
     """Model of tasks that name none."""
-    model_base_url: str = "https://api.openai.com/v1"
+    model_base_url: WebAddress = "https://api.openai.com/v1"
     """Any server with the Responses API: requests go to <base>/responses."""
     model_api_key: SecretStr | None = None
     """Key of that server, sent as bearer token."""
