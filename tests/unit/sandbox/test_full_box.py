@@ -2,14 +2,14 @@
 
 import asyncio
 import errno
+import json
 import struct
 from collections.abc import Callable
-from unittest.mock import Mock
 
 import pytest
 
 from patchyard.adapters.sandbox import Box, PlainStream
-from patchyard.adapters.sandbox._frames import FromBox, Stage, ToBox, u32
+from patchyard.adapters.sandbox._frames import PROTOCOL, FromBox, Stage, ToBox, u32
 from patchyard.agent.ports import SandboxError
 from patchyard.protocol.policies import DangerFullAccess
 from tests.conformance.sandbox_suite import request
@@ -18,22 +18,36 @@ HEAD = struct.Struct(">IcI")
 HERE = DangerFullAccess()
 
 
+HELLO = {
+    "protocol": PROTOCOL,
+    "uid": 1000,
+    "gid": 1000,
+    "cap_eff": "0",
+    "cap_bnd": "0",
+    "no_new_privs": "1",
+    "seccomp": "2",
+    "landlock_abi": 0,
+    "read_only_root": True,
+    "open_interfaces": 0,
+    "pid": 1,
+}
+
+
 class FullBox:
-    """Room for one command. Whoever is started beside it gets EAGAIN until the first is gone."""
+    """Room for one command. Whoever is started beside it gets EAGAIN until the first is gone. Is the writer of its own stream."""
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader()
-        self.writer = Mock(spec=asyncio.StreamWriter, write=self.take)
+        self.tell(FromBox.HELLO, 0, json.dumps(HELLO).encode())
         self.held: int | None = None
         self.refused = 0
         self.after_refusal: Callable[[], None] = lambda: None
 
     def tell(self, kind: FromBox, ident: int, payload: bytes = b"") -> None:
-        self.reader.feed_data(HEAD.pack(len(payload), kind.encode(), ident) + payload)
+        self.reader.feed_data(HEAD.pack(len(payload) + 5, kind.encode(), ident) + payload)
 
-    def take(self, data: bytes) -> None:
-        size, kind, ident = HEAD.unpack_from(data)
-        assert len(data) == HEAD.size + size
+    def write(self, data: bytes) -> None:
+        _, kind, ident = HEAD.unpack_from(data)
         if kind.decode() != ToBox.SPAWN:
             return
         if self.held is None:
@@ -44,6 +58,12 @@ class FullBox:
         self.tell(FromBox.FAILED, ident, bytes([Stage.FORK]) + u32(errno.EAGAIN))
         self.after_refusal()
 
+    async def drain(self) -> None:
+        """Everything was taken at once."""
+
+    def close(self) -> None:
+        self.reader.feed_eof()
+
     def leave(self) -> None:
         ident, self.held = self.held, None
         assert ident is not None
@@ -53,8 +73,7 @@ class FullBox:
 def using(work: Callable[[FullBox, Box], object]) -> None:
     async def main() -> None:
         boxd = FullBox()
-        box = Box(boxd.reader, boxd.writer, policy=HERE, silence_s=600, stream=PlainStream())
-        box.confinement = Mock(landlock_abi=0)
+        box = await Box.open(boxd.reader, boxd, policy=HERE, silence_s=600, stream=PlainStream())  # type: ignore[arg-type]
         try:
             await work(boxd, box)  # type: ignore[misc]
         finally:
