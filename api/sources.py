@@ -46,7 +46,10 @@ async def _check_git(url: str, caller: Caller) -> None:
             )
         await asyncio.to_thread(_check_folder, url)
         return
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as half an IPv6 address
+        parts = urlsplit("")
     if url.startswith("-") or not ((parts.scheme in _REMOTE and parts.hostname) or _SCP_LIKE.match(url)):
         raise refuse(
             ErrorCode.REPOSITORY_NOT_ALLOWED,

@@ -2,15 +2,26 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    computed_field,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from patchyard.protocol.ids import TenantId
 from patchyard.protocol.model_offers import ModelOffer
 from patchyard.protocol.model_profiles import CompactionMethod, ModelProfile
-from patchyard.protocol.tasks import HookEvent, HookSpec
+from patchyard.protocol.tasks import HookEvent, HookSpec, check_matchers
 
 OWN_PROVIDER = "openai"
 """Name of the provider of PATCHYARD_MODEL_*. A table of this name takes its place."""
@@ -20,10 +31,28 @@ def _home() -> Path:
     return Path(os.environ.get("PATCHYARD_HOME") or Path.home() / ".patchyard").expanduser().absolute()
 
 
+def _web_address(value: str) -> str:
+    parts = urlsplit(value)  # its ValueError says what is wrong
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http:// or https:// address, such as https://api.openai.com/v1")
+    _ = parts.port
+    return value
+
+
+def _proxy_address(value: SecretStr) -> SecretStr:
+    _web_address(value.get_secret_value())
+    return value
+
+
+WebAddress = Annotated[str, AfterValidator(_web_address)]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+"""As HTTP allows it."""
+
+
 class ModelPriceSettings(BaseModel):
     """US dollars per million tokens."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     input_per_million: float = Field(ge=0)
     """Tokens that the model reads."""
@@ -51,9 +80,11 @@ class ProviderLimitSettings(BaseModel):
 class ProviderSettings(BaseModel):
     """A table [providers.<name>] of patchyard.toml. Tasks ask for `<name>/<model>`, or for a model that it lists."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
 
-    base_url: str
+    base_url: WebAddress
     """Requests go to <base_url>/responses, or /chat/completions."""
     wire_api: Literal["responses", "chat"] = "responses"
     """`chat`: the server has Chat Completions only."""
@@ -65,13 +96,13 @@ class ProviderSettings(BaseModel):
     """The key itself; better in `api_key_env`."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
-    key_header: str = "authorization"
+    key_header: HeaderName = "authorization"
     """`authorization` sends `Bearer <key>`, any other header (`api-key`) the bare key."""
     query: dict[str, str] = Field(default_factory=dict)
     """Query parameters (`api-version`)."""
-    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    headers: dict[HeaderName, SecretStr] = Field(default_factory=dict)
     """Further headers."""
-    proxy: SecretStr | None = None
+    proxy: Annotated[SecretStr, AfterValidator(_proxy_address)] | None = None
     """http:// or https:// proxy, user and password included."""
     ca_file: str | None = None
     """CA bundle (PEM) in place of the usual ones."""
@@ -112,6 +143,12 @@ class TenantHookSettings(HookSpec):
     tenants: tuple[TenantId, ...] = ()
     """Tenants whose tasks it runs for. Empty: all."""
 
+    @field_validator("matcher")
+    @classmethod
+    def _matcher_can_be_used(cls, matcher: str | None) -> str | None:
+        check_matchers([matcher])
+        return matcher
+
     @model_validator(mode="after")
     def _can_match(self) -> Self:
         if self.matcher not in (None, "", "*") and self.event in (HookEvent.USER_PROMPT_SUBMIT, HookEvent.STOP):
@@ -129,7 +166,12 @@ class Settings(BaseSettings):
     """Frozen. Unknown keys in patchyard.toml are errors that name the key."""
 
     model_config = SettingsConfigDict(
-        env_prefix="PATCHYARD_", env_nested_delimiter="__", frozen=True, extra="forbid", use_attribute_docstrings=True
+        env_prefix="PATCHYARD_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
     home: Path = Field(default_factory=_home)
@@ -162,7 +204,7 @@ class Settings(BaseSettings):
     # --- model
     model: str = "gpt-5.5"
     """Model of tasks that name none."""
-    model_base_url: str = "https://api.openai.com/v1"
+    model_base_url: WebAddress = "https://api.openai.com/v1"
     """Any server with the Responses API: requests go to <base>/responses."""
     model_api_key: SecretStr | None = None
     """Key of that server, sent as bearer token."""

@@ -1,6 +1,7 @@
 """The port behind approvals that outlive their thread."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from patchyard.protocol.approvals import ApprovalRule
@@ -12,8 +13,8 @@ class Recalled:
 
     allowed: frozenset[ApprovalRule] = frozenset()
     """Counts now, in every thread on the repository."""
-    revoked: frozenset[ApprovalRule] = frozenset()
-    """Was allowed in this thread and counts no more."""
+    revoked: Mapping[ApprovalRule, int] = field(default_factory=dict)
+    """Was allowed in this thread and counts no more: how often that was taken back."""
 
 
 class ApprovalMemory(Protocol):

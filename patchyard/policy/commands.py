@@ -47,7 +47,7 @@ def _plain_tokens(script: str) -> Iterator[tuple[str, str]]:
     position, end = 0, len(script)
     while position < end:
         char = script[position]
-        if char in " \t\r":
+        if char in " \t":  # a carriage return is part of a word in bash
             position += 1
             continue
         operator = next((o for o in _OPERATORS if script.startswith(o, position)), None)
@@ -64,7 +64,7 @@ def _plain_tokens(script: str) -> Iterator[tuple[str, str]]:
 
 def _plain_word(script: str, position: int) -> tuple[str | None, int]:
     parts: list[str] = []
-    while position < len(script) and script[position] not in " \t\r\n;|&":
+    while position < len(script) and script[position] not in " \t\n;|&":
         char = script[position]
         if char in "'\"":
             close = script.find(char, position + 1)
@@ -176,9 +176,14 @@ _SCRIPT_TOKEN = re.compile(
 )
 _KEYWORDS = frozenset(
     ("if", "then", "elif", "else", "while", "until", "do", "for", "in", "case", "esac", "fi", "done", "!", "time", "{", "}")
-)
-_WRAPPERS = frozenset({"sudo", "doas", "env", "command", "exec", "nohup", "xargs", "time", "nice", "stdbuf", "busybox"})
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+) | {"coproc", "-p"}
+"""What may stand before a command, `-p` of `time` included."""
+_WRAPPERS = frozenset(
+    {"sudo", "doas", "env", "command", "exec", "nohup", "xargs", "nice", "ionice", "stdbuf", "busybox", "timeout", "setsid"}
+) | {"chroot", "unbuffer", "parallel"}
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "trap"})
+"""They are given scripts as arguments."""
+_FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _QUOTED = re.compile(r"'([^']*)'|\"((?:\\.|[^\"\\])*)\"|\\(.)", re.DOTALL)
 _SUBSTITUTION = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)|`([^`]*)`")
@@ -223,7 +228,12 @@ def _is_forced_rm(words: list[str], depth: int) -> bool:
             wrapped, index = True, index + 1
         elif name == "rm":
             return _has_force(words[index + 1 :])
-        elif name in _SHELLS or name == "eval":
+        elif name == "eval":
+            return _forced_rm(" ".join(words[index + 1 :]), depth - 1)
+        elif name == "find":
+            actions = [at for at, word in enumerate(words) if word in _FIND_ACTIONS]
+            return any(_is_forced_rm(words[at + 1 :], depth) for at in actions)
+        elif name in _SHELLS:
             return any(_forced_rm(w, depth - 1) for w in words[index + 1 :] if " " in w)
         elif wrapped and index + 1 < len(words):
             # An option's value, such as the user of `sudo -u`: look on.
@@ -237,6 +247,8 @@ def _has_force(arguments: list[str]) -> bool:
     for argument in arguments:
         if argument == "--":
             return False
-        if argument == "--force" or (re.fullmatch(r"-[A-Za-z]+", argument) and "f" in argument):
+        if (argument.startswith("--f") and "--force".startswith(argument)) or (
+            re.fullmatch(r"-[A-Za-z]+", argument) and "f" in argument
+        ):
             return True
     return False

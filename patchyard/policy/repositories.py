@@ -22,7 +22,10 @@ def approval_key(source: RepositorySource) -> str | None:
 
 
 def _remote(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address at all, so no repository of this name is ever used
+        return url
     if parts.scheme and parts.hostname:
         # Who asks for it does not make it another repository, and a token in a URL must not be shown in lists.
         host = parts.netloc.rpartition("@")[2].lower() if parts.scheme == "https" else parts.netloc

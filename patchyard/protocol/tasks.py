@@ -1,12 +1,15 @@
 """Tasks: what people submit, and the states of everything."""
 
+import functools
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, field_validator
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from ._model import WireModel
+from ._model import RequestModel, WireModel
 from .errors import ErrorInfo
 from .ids import TenantId, Uuid7
 from .model_items import TokenUsage
@@ -116,9 +119,48 @@ class HookSpec(WireModel):
 
     matcher: Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)] | None = None
     """Regular expression for the whole tool name (`Bash` is another one of exec_command), source (SessionStart) or trigger
-    (compaction). None or `*` fits all."""
+    (compaction), without look-around, back references and counts. None or `*` fits all."""
     command: Annotated[str, StringConstraints(min_length=1, max_length=65536)]
     timeout_s: float = Field(default=60, gt=0, le=600)
+
+
+MOST_MATCHER_CHARS = 1000
+"""Of all matchers of a task: each of them has to be compiled, and they come from strangers."""
+_MATCHER_OFFER = "Use names, `|`, groups, classes, and `.`, `*`, `+`, `?`"
+
+
+def check_matchers(matchers: Iterable[str | None]) -> None:
+    """ValueError: one of them can't be used, or they are too long altogether."""
+    given = [matcher for matcher in matchers if matcher is not None]
+    if sum(map(len, given)) > MOST_MATCHER_CHARS:
+        raise ValueError(f"all matchers together may have {MOST_MATCHER_CHARS} characters. Use simpler ones")
+    for matcher in given:
+        if matcher != "*" and _compiled(matcher) is None:
+            raise ValueError(
+                f"the matcher {matcher!r} can't be used: no look-around, back references or counts. {_MATCHER_OFFER}"
+            )
+
+
+def matcher_fits(matcher: str | None, subject: str) -> bool:
+    """Whether the whole subject matches.
+
+    A matcher that can't be used (0.1.0 took more) fits all: rather a guard too often than too rarely.
+    """
+    if matcher in (None, "", "*"):
+        return True
+    compiled = _compiled(matcher or "")
+    return compiled is None or compiled.isinstance_python(subject)
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(matcher: str) -> SchemaValidator | None:
+    """By an engine whose time grows with the length only. A count such as `a{1000}` would make a short text long."""
+    if "{" in matcher:
+        return None
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=f"^(?:{matcher})$", regex_engine="rust-regex"))
+    except SchemaError:
+        return None
 
 
 class TaskSpec(WireModel):
@@ -201,11 +243,17 @@ class TaskView(WireModel):
     trace_id: str | None = None
 
 
-class TaskCreateRequest(WireModel):
+class TaskCreateRequest(RequestModel):
     """Body of POST /v1/tasks."""
 
     spec: TaskSpec
     idempotency_key: str | None = Field(default=None, max_length=200)
+
+    @field_validator("spec")
+    @classmethod
+    def _matchers_can_be_used(cls, spec: TaskSpec) -> TaskSpec:
+        check_matchers(hook.matcher for hooks in spec.hooks.values() for hook in hooks)
+        return spec
 
 
 class TaskCreateResponse(WireModel):
@@ -225,7 +273,7 @@ class TaskListResponse(WireModel):
     next_cursor: str | None = None
 
 
-class OpRequest(WireModel):
+class OpRequest(RequestModel):
     """Body of POST /v1/threads/{id}/ops. `op` is any Op."""
 
     op: dict[str, object]

@@ -1,5 +1,6 @@
 """Approvals of repositories, kept in memory: what threads said is remembered, and can be revoked."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from patchyard.agent.recall import Recalled
@@ -13,7 +14,7 @@ class RepositoryMemory:
     def __init__(self, repository: str) -> None:
         self.repository = repository
         self.allowed: set[ApprovalRule] = set()
-        self.revoked: set[ApprovalRule] = set()
+        self.revoked: Counter[ApprovalRule] = Counter()
         self.asked = 0
         """How often a thread wanted to know."""
 
@@ -23,14 +24,14 @@ class RepositoryMemory:
             if isinstance(event, ApprovalRemembered):
                 if event.repository != self.repository:
                     raise AssertionError(f"an approval for {event.repository} came to the memory of {self.repository}")
-                self.allowed |= set(event.rules) - self.revoked
+                self.allowed |= set(event.rules) - set(self.revoked)
 
     def revoke(self, rule: ApprovalRule) -> None:
         """It counts no more. KeyError: it did not count."""
         self.allowed.remove(rule)
-        self.revoked.add(rule)
+        self.revoked[rule] += 1
 
     async def recall(self) -> Recalled:
         """See ApprovalMemory."""
         self.asked += 1
-        return Recalled(frozenset(self.allowed), frozenset(self.revoked))
+        return Recalled(frozenset(self.allowed), dict(self.revoked))

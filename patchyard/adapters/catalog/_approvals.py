@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections import Counter
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
@@ -62,8 +63,9 @@ def recall(session: Session, tenant_id: str, repository: str, thread_id: str) ->
     )
     rows = session.execute(query.order_by(ApprovalRow.id.desc()).limit(_RECALLED)).all()
     allowed = {rule for rule, revoked_at in rows if revoked_at is None}
-    revoked = {rule for rule, _ in rows} - allowed
-    return RememberedRules(frozenset(map(_RULE.validate_json, allowed)), frozenset(map(_RULE.validate_json, revoked)))
+    revoked = Counter(rule for rule, _ in rows if rule not in allowed)
+    times = {_RULE.validate_json(rule): count for rule, count in revoked.items()}
+    return RememberedRules(frozenset(map(_RULE.validate_json, allowed)), times)
 
 
 class Filters(NamedTuple):

@@ -1,5 +1,6 @@
 """What the catalog answers with, besides the wire shapes of `patchyard.protocol.tasks`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,8 +80,8 @@ class RememberedRules:
 
     allowed: frozenset[ApprovalRule]
     """Count now."""
-    revoked: frozenset[ApprovalRule]
-    """Were given in this thread, and nobody's counts any more."""
+    revoked: Mapping[ApprovalRule, int]
+    """Were given in this thread, and nobody's counts any more: how often."""
 
 
 @dataclass(frozen=True)

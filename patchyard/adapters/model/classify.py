@@ -2,6 +2,7 @@
 
 import email.utils
 import json
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -26,6 +27,11 @@ _REFUSED = frozenset(
 )
 _RETRIED_STATUS = frozenset({408, 409, 425})
 """Client errors that mean "not now": sent again like a 5xx."""
+
+LATEST = 4_102_444_800.0
+"""The year 2100, in seconds since the epoch: a limit that ends later is a mistake of the server."""
+LONGEST_DELAY_S = 24 * 3600.0
+"""A server that asks for a longer pause is asked once a day."""
 
 _DELAY = re.compile(r"try again in\s*(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|minutes?)\b", re.IGNORECASE)
 
@@ -53,15 +59,24 @@ def read_error(value: Any) -> ServerError:
         return ServerError(message=value)
     if not isinstance(value, Mapping):
         return ServerError()
-    resets = value.get("resets_at")
-    if resets is None and isinstance(value.get("resets_in_seconds"), int | float):
-        resets = time.time() + value["resets_in_seconds"]
+    resets, left = _number(value.get("resets_at")), _number(value.get("resets_in_seconds"))
+    if resets is None and left is not None:
+        resets = time.time() + left
     return ServerError(
         code=_text(value.get("code")),
         kind=_text(value.get("type")),
         message=_text(value.get("message") or value.get("detail")) or "",
-        resets_at=float(resets) if isinstance(resets, int | float) else None,
+        resets_at=resets if resets is not None and 0 <= resets < LATEST else None,
     )
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; servers also send NaN, and whole numbers that no float can hold."""
+    try:
+        found = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _text(value: Any) -> str | None:
@@ -255,7 +270,7 @@ class Classifier:
 def _read_body(body: bytes) -> ServerError:
     try:
         return read_error(json.loads(body))
-    except ValueError:
+    except (ValueError, RecursionError):
         return ServerError()
 
 
@@ -264,14 +279,25 @@ def retry_after(headers: Mapping[str, str], message: str = "") -> float | None:
     millis, value = headers.get("retry-after-ms"), headers.get("retry-after")
     try:
         if millis is not None:
-            return max(0.0, float(millis) / 1000)
+            return _delay(float(millis) / 1000)
         if value is not None:
-            return max(0.0, float(value))
+            return _delay(float(value))
     except ValueError:
-        parsed = email.utils.parsedate_tz(value or "")
-        if parsed is not None:
-            return max(0.0, email.utils.mktime_tz(parsed) - time.time())
+        until = _until_date(value or "")
+        return until if until is not None else _delay_in(message)
     return _delay_in(message)
+
+
+def _until_date(value: str) -> float | None:
+    try:
+        parsed = email.utils.parsedate_tz(value)
+        return None if parsed is None else _delay(email.utils.mktime_tz(parsed) - time.time())
+    except (ValueError, OverflowError):  # a date that no calendar has
+        return None
+
+
+def _delay(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else min(max(0.0, seconds), LONGEST_DELAY_S)
 
 
 def _delay_in(message: str) -> float | None:
@@ -280,7 +306,7 @@ def _delay_in(message: str) -> float | None:
         return None
     unit = found[2].lower()
     factor = 0.001 if unit.startswith(("ms", "milli")) else 60.0 if unit.startswith("m") else 1.0
-    return float(found[1]) * factor
+    return _delay(float(found[1]) * factor)
 
 
 def _utc(seconds: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from patchyard.adapters.model.classify import Classifier, read_error
 from patchyard.adapters.model.connections.sse import SseEvent
@@ -22,6 +23,9 @@ from patchyard.agent.ports import (
 from patchyard.protocol.model_items import ModelItem, TokenUsage
 
 _ITEM: TypeAdapter[ModelItem] = TypeAdapter(ModelItem)
+
+MOST_TOKENS = 10**12
+"""Of one count. Sums of these are still exact in Redis, whose scripts know only floats."""
 
 _SKIPPED = frozenset(
     {
@@ -48,20 +52,21 @@ def decode_usage(value: Any) -> TokenUsage:
     """Token counts; what is missing or odd counts as 0."""
     if not isinstance(value, Mapping):
         return TokenUsage()
-    taken, answered = _count(value.get("input_tokens")), _count(value.get("output_tokens"))
+    taken, answered = count_of(value.get("input_tokens")), count_of(value.get("output_tokens"))
     inside, outside = value.get("input_tokens_details"), value.get("output_tokens_details")
     return TokenUsage(
         input_tokens=taken,
-        cached_input_tokens=_count(inside.get("cached_tokens")) if isinstance(inside, Mapping) else 0,
-        cache_write_input_tokens=_count(inside.get("cache_write_tokens")) if isinstance(inside, Mapping) else 0,
+        cached_input_tokens=count_of(inside.get("cached_tokens")) if isinstance(inside, Mapping) else 0,
+        cache_write_input_tokens=count_of(inside.get("cache_write_tokens")) if isinstance(inside, Mapping) else 0,
         output_tokens=answered,
-        reasoning_output_tokens=_count(outside.get("reasoning_tokens")) if isinstance(outside, Mapping) else 0,
-        total_tokens=_count(value.get("total_tokens")) or taken + answered,
+        reasoning_output_tokens=count_of(outside.get("reasoning_tokens")) if isinstance(outside, Mapping) else 0,
+        total_tokens=count_of(value.get("total_tokens")) or taken + answered,
     )
 
 
-def _count(value: Any) -> int:
-    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else 0
+def count_of(value: Any) -> int:
+    """A count of tokens; what is none counts as 0."""
+    return min(max(0, value), MOST_TOKENS) if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 class Decoded(NamedTuple):
@@ -100,7 +105,7 @@ class Decoder:
         for name, data, length in json_objects(raw):
             kind = data.get("type") or name.decode("utf-8", "replace")
             delta = _DELTAS.get(kind) if isinstance(kind, str) else None
-            run = None if delta is None else (delta, self._item_id(data), _count(data.get("summary_index")))
+            run = None if delta is None else (delta, self._item_id(data), count_of(data.get("summary_index")))
             if key is not None and run != key:
                 yield Decoded(_joined(key, parts), size)
                 key, parts, size = None, [], 0
@@ -131,7 +136,7 @@ class Decoder:
             case "response.completed" | "response.done":
                 return self._completed(data)
             case "codex.rate_limits":
-                return RateLimits({name: value for name, value in data.items() if name != "type"})
+                return _limits_told(data)
             case _:
                 self._raise_if_failed(kind, data)
                 return None
@@ -175,21 +180,23 @@ class Decoder:
             return None
         self._open_item = str(value.get("id") or value.get("call_id") or "")
         try:
-            return ItemAdded(_ITEM.validate_python(_known_parts(value)))
-        except ValidationError:
+            return ItemAdded(_ITEM.validate_python(_known_parts(without_halves(value))))
+        except (ValidationError, PydanticSerializationError):
             return None
 
     def _item(self, value: Any) -> ModelItem:
         """A finished item. One that can't be understood must not be lost in silence: it may be a tool call."""
         try:
             if isinstance(value, Mapping):
-                return _ITEM.validate_python(_known_parts(value))
+                return _ITEM.validate_python(_known_parts(without_halves(value)))
         except ValidationError as problem:
             first = problem.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             raise self._classifier.stream_broken(
                 f"an item of type {value.get('type')!r} is odd at {place}: {first['msg']}"
             ) from None
+        except PydanticSerializationError:
+            raise self._classifier.stream_broken("an item is nested too deeply") from None
         raise self._classifier.stream_broken("an item is not an object")
 
 
@@ -212,7 +219,7 @@ def json_objects(raw: Iterable[SseEvent]) -> Iterator[tuple[bytes, dict[str, Any
         return
     try:
         values = json.loads(b"[" + b",".join([event.data for event in events]) + b"]")
-    except ValueError:
+    except (ValueError, RecursionError):
         values = []
     if len(values) != len(events):
         values = [_value(event.data) for event in events]
@@ -224,8 +231,26 @@ def json_objects(raw: Iterable[SseEvent]) -> Iterator[tuple[bytes, dict[str, Any
 def _value(data: bytes) -> Any:
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def without_halves(value: Any) -> Any:
+    """The same JSON with U+FFFD for each lone half of a surrogate pair, which no UTF-8 can hold: as the record will have it.
+
+    PydanticSerializationError: it is nested too deeply to be recorded.
+    """
+    try:
+        _as_recorded(value)
+    except PydanticSerializationError:
+        text = json.dumps(value, ensure_ascii=False)
+        value = json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+        _as_recorded(value)
+    return value
+
+
+def _as_recorded(value: Any) -> bytes:
+    return to_json([[[[value]]]])  # an item stands as deep as that in the record of a new window
 
 
 _PARTS = frozenset({"input_text", "input_image", "output_text", "refusal"})
@@ -238,6 +263,13 @@ def _known_parts(item: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("type") == "message" and isinstance(content, list):
         found["content"] = [part for part in content if not isinstance(part, Mapping) or part.get("type") in _PARTS]
     return found
+
+
+def _limits_told(data: Mapping[str, Any]) -> RateLimits | None:
+    try:
+        return RateLimits(without_halves({name: value for name, value in data.items() if name != "type"}))
+    except PydanticSerializationError:
+        return None
 
 
 def _delta(data: Mapping[str, Any]) -> str:

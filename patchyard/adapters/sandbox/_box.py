@@ -30,6 +30,8 @@ from .errors import BadCommand, BoxLost, BoxRefused
 
 _log = logging.getLogger(__name__)
 _READ = 256 << 10
+_LEAVING_S = 10.0
+"""Longest wait for processes that were killed: only a disk that hangs keeps them so long."""
 
 
 class StreamFilter(Protocol):
@@ -171,6 +173,23 @@ class Box:
 
     async def _start(
         self, records: Sequence[tuple[str, str]], *, cwd: str, policy: SandboxPolicy, on_patch: PatchHandler | None = None
+    ) -> BoxProcess:
+        """Start it; in a box that is full as soon as commands that were killed are gone. StartFailure."""
+        while True:
+            leaving = [process for process in self._processes.values() if process.is_leaving]
+            try:
+                return await self._try_to_start(records, cwd=cwd, policy=policy, on_patch=on_patch)
+            except StartFailure as failure:
+                if failure.error != errno.EAGAIN or not leaving:
+                    raise
+                try:
+                    async with asyncio.timeout(_LEAVING_S):
+                        await leaving[0].gone()
+                except TimeoutError:
+                    raise failure from None
+
+    async def _try_to_start(
+        self, records: Sequence[tuple[str, str]], *, cwd: str, policy: SandboxPolicy, on_patch: PatchHandler | None
     ) -> BoxProcess:
         if not self.is_open:
             raise BoxLost

@@ -6,6 +6,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
+from signal import SIGKILL
 
 from patchyard.agent.ports import ExitStatus, PatchHandler, SandboxError, SandboxExecRequest
 from patchyard.protocol.errors import ErrorCode
@@ -44,6 +45,7 @@ class BoxProcess:
         self._ungranted = 0
         self._output_over = False
         self._gone = False
+        self._killed = False
         self._lost = False
         self._begun = False
         self._failure: StartFailure | None = None
@@ -107,7 +109,17 @@ class BoxProcess:
     def signal(self, number: int) -> None:
         """`kill` without a loop's help, for clean-up."""
         if not self._gone:
+            self._killed = self._killed or number == SIGKILL
             self._send(ToBox.SIGNAL, self._ident, bytes([number]))
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was killed, but some of its tree still count as processes of the box."""
+        return self._killed and not self._gone
+
+    async def gone(self) -> None:
+        """Wait until nothing of its tree is left, or the box is lost."""
+        await self._until(lambda: self._gone)
 
     # --- the box's side -------------------------------------------------------------------------------------------------
 

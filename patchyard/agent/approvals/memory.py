@@ -1,6 +1,6 @@
 """What people allowed beyond one call: in this thread, and on its repository in whichever task."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from patchyard.agent.recall import ApprovalMemory, Recalled
 from patchyard.policy import has_forced_rm, split_script
@@ -23,8 +23,10 @@ class Allowed:
         self._commands = dict.fromkeys(known.commands)
         self._paths = dict.fromkeys(known.paths)
         self._prefixes = dict.fromkeys(known.prefixes)
-        self._fresh: set[ApprovalRule] = set()
-        """Allowed in the running turn: what was revoked before does not touch it."""
+        self._fresh: dict[ApprovalRule, int] = {}
+        """Allowed in the running turn, and how often it had been revoked before: that does not touch it."""
+        self._revoked: Mapping[ApprovalRule, int] = {}
+        """As it was last known."""
 
     def rules(self) -> ApprovedRules:
         """What was allowed for the thread so far."""
@@ -74,14 +76,16 @@ class Allowed:
         return rules if inside else ()
 
     def _new(self, rules: Sequence[ApprovalRule]) -> Sequence[ApprovalRule]:
-        self._fresh.update(rules)
+        self._fresh.update({rule: self._revoked.get(rule, 0) for rule in rules})
         return rules
 
     async def _recall(self) -> Recalled:
-        return Recalled() if self._memory is None else await self._memory.recall()
+        recalled = Recalled() if self._memory is None else await self._memory.recall()
+        self._revoked = recalled.revoked
+        return recalled
 
     def _counts(self, rule: ApprovalRule, recalled: Recalled) -> bool:
-        return rule in self._fresh or rule not in recalled.revoked
+        return recalled.revoked.get(rule, 0) <= self._fresh.get(rule, 0)
 
     def _by_prefix(self, script: str, recalled: Recalled) -> bool:
         prefixes = {words for words in self._prefixes if self._counts(AllowedPrefix(words=words), recalled)}

@@ -1,8 +1,9 @@
 """From the items of a full window to those of a new one. Pure."""
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from pydantic_core import from_json
 
 from patchyard.agent.context import tokens
 from patchyard.agent.context.history import Call, Output
@@ -163,7 +164,7 @@ def _is_call(item: ModelItem, call_id: str) -> bool:
 
 def _notes_text(arguments: str) -> str | None:
     try:
-        notes = json.loads(arguments).get("notes")
+        notes = from_json(arguments).get("notes")
     except (ValueError, AttributeError):
         return None
     return truncate(notes.strip(), NOTES_TOKENS) if isinstance(notes, str) and notes.strip() else None
@@ -171,7 +172,7 @@ def _notes_text(arguments: str) -> str | None:
 
 def _plan_text(arguments: str) -> str | None:
     try:
-        plan = json.loads(arguments)
+        plan = from_json(arguments)
         steps = [f"- [{step['status']}] {step['step']}" for step in plan["plan"]]
     except (ValueError, LookupError, TypeError):
         return None

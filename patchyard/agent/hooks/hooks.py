@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from patchyard.agent.config import Ports, SessionConfig, Settings
 from patchyard.agent.environment import command_environment
@@ -19,7 +18,7 @@ from patchyard.protocol._model import WireModel
 from patchyard.protocol.events import HookCompleted, HookSource, HookStarted, Warning_
 from patchyard.protocol.model_items import InputText, Message
 from patchyard.protocol.policies import ApprovalMode, DangerFullAccess, ExternalSandbox
-from patchyard.protocol.tasks import HookEvent, HookSpec
+from patchyard.protocol.tasks import HookEvent, HookSpec, check_matchers, matcher_fits
 
 from .outcome import NOTHING, HookResult, Verdict, closed, encode, interpret, merge
 from .process import HookCommand, run_hook
@@ -36,6 +35,12 @@ Trigger = Literal["manual", "auto"]
 
 class _RepositoryHooks(WireModel):
     hooks: dict[HookEvent, tuple[HookSpec, ...]] = Field(default_factory=dict)
+
+    @field_validator("hooks")
+    @classmethod
+    def _matchers_can_be_used(cls, hooks: dict[HookEvent, tuple[HookSpec, ...]]) -> dict[HookEvent, tuple[HookSpec, ...]]:
+        check_matchers(hook.matcher for named in hooks.values() for hook in named)
+        return hooks
 
 
 class _KnownHook(NamedTuple):
@@ -234,5 +239,4 @@ def _told_name(tool: str) -> str:
 
 
 def _fits(hook: HookSpec, subjects: Collection[str]) -> bool:
-    matcher = hook.matcher
-    return matcher in (None, "", "*") or any(re.fullmatch(matcher or "", subject) for subject in subjects)
+    return any(matcher_fits(hook.matcher, subject) for subject in subjects)

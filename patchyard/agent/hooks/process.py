@@ -11,8 +11,12 @@ from patchyard.agent.ports import Clock, ExecLimits, Sandbox, SandboxError, Sand
 from patchyard.agent.tools.output import OutputBuffer
 from patchyard.protocol.policies import SandboxPolicy
 
-SPLIT_SCRIPT = 'exec 3>&1; e=$(bash -c "$1" 2>&1 1>&3 3>&-); c=$?; printf "\\n%s%s" "$0" "$e"; exit $c'
-"""A process has one output stream here. This runs $1 and prints its error output last, behind the mark $0."""
+SPLIT_SCRIPT = (
+    'exec 3>&1; e=$(bash -c "$1" 2>&1 1>&3 3>&-); c=$?; ((${#e} > 32768)) && e="${e:0:16384}…${e: -16384}"; '
+    'printf "\\n%s%s" "$0" "$e"; exit $c'
+)
+"""A process has one output stream here. This runs $1 and prints its error output last, behind the mark $0, which must not be
+cut off: what is too long of it is left out in the middle."""
 
 _OUTPUT_BYTES = 512 * 1024
 """Of one hook; more is cut in the middle, which makes a JSON answer unreadable and so a failure."""

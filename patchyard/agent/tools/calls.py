@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
 
 from patchyard.agent.context.history import Call
 from patchyard.agent.errors import ToolError
@@ -46,9 +47,8 @@ class ToolCall:
         """What hooks read: `{"command": …}` of a command or patch, else the arguments."""
         if not isinstance(self.item, FunctionCall):
             return {"command": self.item.input}
-        try:
-            arguments = json.loads(self.item.arguments or "{}")
-        except ValueError:
+        arguments = self._arguments()
+        if arguments is None:
             return {"arguments": self.item.arguments}
         field = _HOOK_FIELDS.get(self.name)
         return {"command": arguments.get(field)} if field and isinstance(arguments, dict) else arguments
@@ -65,8 +65,16 @@ class ToolCall:
             raise ToolError(f"A PreToolUse hook gave no `command` as new input of {self.name}. It was not run.")
         if not isinstance(self.item, FunctionCall):
             return replace(self, item=self.item.model_copy(update={"input": command}))
-        arguments = {**json.loads(self.item.arguments or "{}"), field: command}
+        known = self._arguments()
+        arguments = {**(known if isinstance(known, dict) else {}), field: command}
         return replace(self, item=self.item.model_copy(update={"arguments": json.dumps(arguments)}))
+
+    def _arguments(self) -> Any:
+        """The JSON value; None when it can't be read, be it no JSON or nested too deeply."""
+        try:
+            return from_json(self.payload or "{}")
+        except ValueError:
+            return None
 
 
 class Tool(Protocol):

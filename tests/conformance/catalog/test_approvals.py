@@ -121,12 +121,12 @@ def test_the_same_from_several_tasks_is_revoked_at_once_and_can_be_allowed_anew(
         assert await listed(catalog, repository=f"{TOOL}.git") == [FILE]
         assert await listed(catalog, repository=f"{TOOL}2/") == [NPM]
         known = await catalog.recall_approvals("default", TOOL, first.thread_id)
-        assert (known.allowed, known.revoked) == ({FILE}, {NPM})
+        assert (known.allowed, known.revoked) == ({FILE}, {NPM: 1})
         known = await catalog.recall_approvals("default", TOOL, new_id())
-        assert (known.allowed, known.revoked) == ({FILE}, frozenset())
+        assert (known.allowed, known.revoked) == ({FILE}, {})
         await project(catalog, thread_with(NPM))
         known = await catalog.recall_approvals("default", TOOL, first.thread_id)
-        assert (known.allowed, known.revoked) == ({FILE, NPM}, frozenset())
+        assert (known.allowed, known.revoked) == ({FILE, NPM}, {})
 
     using(url, work)
 
@@ -167,7 +167,7 @@ def test_the_memory_of_an_agent(url: str, kind: str) -> None:
         approval = next(a for a in (await catalog.list_approvals("default")).data if a.rule == NPM)
         await catalog.revoke_approval("default", approval.id)
         double.revoke(NPM)
-        assert await memory.recall() == Recalled(frozenset({FILE}), frozenset({NPM}))
+        assert await memory.recall() == Recalled(frozenset({FILE}), {NPM: 1})
 
     using(url, work)
 

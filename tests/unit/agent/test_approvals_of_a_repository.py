@@ -13,6 +13,7 @@ from patchyard.protocol.tasks import ArchiveSource, GitSource, NoSource
 from patchyard.testing.approvals import RepositoryMemory
 from patchyard.testing.builders import patch_call, response, says, shell, spec
 from patchyard.testing.harness import AgentHarness
+from patchyard.testing.scripted_model import Hold
 from patchyard.testing.scripted_sandbox import Command
 
 REPOSITORY = "https://example.org/tool"
@@ -174,9 +175,36 @@ def test_a_revoked_approval_counts_no_more_in_new_turns_of_its_own_thread():
     asyncio.run(again())
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_revoked_approval_counts_no_more_in_the_turn_that_it_was_given_in(before):
+    rule = AllowedCommand(script="make", cwd="/workspace")
+    known = memory()
+    known.revoked[rule] += before
+
+    async def main():
+        pause = Hold(asyncio.Event(), asyncio.Event())
+        steps = [response(shell("make", "c1")), [pause, *response(shell("make", "c2"))], says("ok")]
+        of_task = spec(approval="untrusted", repository=GitSource(url=REPOSITORY))
+        h = AgentHarness(steps, commands=[Command("make"), Command("make")], spec=of_task, approvals=known)
+        h.submit()
+        running = h.start()
+        for number, decision in enumerate((ALWAYS, ApprovalDecision.ACCEPT), start=1):
+            await h.until(lambda number=number: len(asked(h)) == number)
+            h.submit(ExecApproval(approval_id=asked(h)[-1].approval_id, decision=decision))
+            if number == 1:
+                await pause.reached.wait()
+                known.allowed.add(rule)
+                known.revoke(rule)
+                pause.until.set()
+        await running
+        h.assert_done()
+
+    asyncio.run(main())
+
+
 def test_who_allows_it_anew_after_it_was_revoked_is_not_asked_twice_in_a_turn():
     known = memory()
-    known.revoked.add(AllowedCommand(script="make", cwd="/workspace"))
+    known.revoked[AllowedCommand(script="make", cwd="/workspace")] += 1
     steps = [response(shell("make", "c1")), response(shell("make", "c2")), says("ok")]
     of_task = spec(approval="untrusted", repository=GitSource(url=REPOSITORY))
     h = AgentHarness(steps, commands=[Command("make"), Command("make")], spec=of_task, approvals=known)
@@ -211,6 +239,7 @@ def test_when_nothing_is_known_what_the_thread_was_told_still_counts():
         ("ssh://git@example.org/a/tool.git", "ssh://git@example.org/a/tool"),
         ("git@example.org:a/tool.git", "git@example.org:a/tool"),
         ("/srv/tool/.", "/srv/tool"),
+        ("https://[no-address/tool", "https://[no-address/tool"),
         ("/srv/tool.git", "/srv/tool.git"),
     ],
 )

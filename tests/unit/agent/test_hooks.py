@@ -1,5 +1,6 @@
 import asyncio
 import json
+import subprocess
 
 import pytest
 
@@ -7,7 +8,7 @@ from patchyard.agent.hooks import SPLIT_SCRIPT
 from patchyard.agent.session import SessionOutcome
 from patchyard.protocol.ops import ApprovalDecision, ExecApproval, Interrupt
 from patchyard.protocol.tasks import HookEvent, HookSpec
-from patchyard.testing.builders import call, patch_call, response, says, shell, spec, turn_input
+from patchyard.testing.builders import call, patch_call, raw_call, response, says, shell, spec, turn_input
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_model import Hold
 from patchyard.testing.scripted_sandbox import Command
@@ -407,7 +408,14 @@ def test_hooks_of_the_repository_need_the_tasks_word(trusted):
 
 
 @pytest.mark.parametrize(
-    "data", [b"[[hooks.Nothing]]\ncommand='x'", b"not toml", b"\xff", b"[[hooks.Stop]]\ncommand='x'\nmatcher='('"]
+    "data",
+    [
+        b"[[hooks.Stop]]\ncommand='x'\nmatcher='((a*)*)*{3}'",
+        b"[[hooks.Nothing]]\ncommand='x'",
+        b"not toml",
+        b"\xff",
+        b"[[hooks.Stop]]\ncommand='x'\nmatcher='('",
+    ],
 )
 def test_a_broken_file_is_told_and_not_used(data):
     h = AgentHarness([says("ok")], spec=spec(repository_hooks=True), source={"base_files": {".patchyard/hooks.toml": data}})
@@ -488,3 +496,29 @@ def test_a_tenants_guard_that_fails_is_a_no(guard):
     run(h)
     assert "a hook of the tenant failed, and so it counts as refused" in h.model.outputs()["c1"]
     assert outcomes(h) == [("PreToolUse", "timed_out" if guard.hangs else "failed")]
+
+
+def test_much_error_output_does_not_cost_the_reason_of_a_refusal():
+    noisy = "head -c 600000 /dev/zero | tr '\\0' x >&2; echo; echo end >&2; exit 2"
+    done = subprocess.run(["bash", "-c", SPLIT_SCRIPT, "MARK", noisy], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    out, _, reason = done.stdout.rpartition("\nMARK")
+    assert out == "\n"
+    assert reason.startswith("xxx")
+    assert reason.endswith("xxxend")
+    assert len(reason) < 40_000
+    short = subprocess.run(["bash", "-c", SPLIT_SCRIPT, "MARK", "echo no >&2"], capture_output=True, text=True, check=True)
+    assert short.stdout == "\nMARKno"
+
+
+@pytest.mark.parametrize("arguments", ['{"cmd": "x", "y": ' + "[" * 5000 + "]" * 5000 + "}", "{broken", "[1]"])
+def test_arguments_that_can_not_be_read_are_shown_to_hooks_and_can_be_replaced(arguments):
+    changed = specific("PreToolUse", permissionDecision="allow", updatedInput={"command": "echo safe"})
+    h = harness(
+        [response(raw_call("exec_command", arguments)), says("ok")],
+        [Command("guard", output=changed), Command("echo safe", output=b"safe")],
+        hooks=hooks(PreToolUse="guard"),
+    )
+    run(h)
+    started = [e.item for e in h.of_type("item_started") if e.item.type == "command_execution"]
+    assert [item.command for item in started] == ["echo safe"]

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -313,10 +314,23 @@ def test_ops_are_answered_and_internal_ones_refused(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("field", [{"model": "\ud800"}, {"labels": {"a": "\udc00"}}, {"instruction": "\ud800"}])
+def test_half_a_character_is_a_mistake_of_the_request(tmp_path: Path, field: dict[str, object]) -> None:
+    async def run() -> None:
+        async with serving(tmp_path) as api:
+            wanted = {"spec": {"repository": {"type": "none"}, "instruction": "x"} | field}
+            content = json.dumps(wanted).encode()
+            answer = await api.http.post("/v1/tasks", content=content, headers={"content-type": "application/json"})
+            assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("url", "code"),
     [
         ("file:///etc", "repository_not_allowed"),
+        ("https://[no-address/r.git", "repository_not_allowed"),
         ("ext::sh -c id", "repository_not_allowed"),
         ("--upload-pack=x", "repository_not_allowed"),
         ("http://example.org/r.git", "repository_not_allowed"),

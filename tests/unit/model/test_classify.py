@@ -112,7 +112,37 @@ def test_the_key_is_shown_nowhere() -> None:
         ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, "", 0.0),
         ({"retry-after": "soon"}, "", None),
         ({}, "later", None),
+        ({"retry-after": "inf"}, "", 86_400.0),
+        ({"retry-after": "1e300"}, "", 86_400.0),
+        ({"retry-after": "nan"}, "", None),
+        ({"retry-after": "-5"}, "", 0.0),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, "", 86_400.0),
+        ({"retry-after": "Fri, 99 Dec 99999999999 23:59:59 GMT"}, "", None),
+        ({}, f"try again in {'9' * 400} s", 86_400.0),
     ],
 )
 def test_the_pause_that_a_server_asks_for(headers: dict[str, str], message: str, seconds: float | None) -> None:
     assert retry_after(headers, message) == seconds
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        '"resets_at": 1e300',
+        '"resets_at": NaN',
+        f'"resets_at": 1{"0" * 400}',
+        '"resets_at": true',
+        '"resets_in_seconds": Infinity',
+        '"resets_in_seconds": 1e300',
+    ],
+)
+def test_a_quota_that_ends_at_no_possible_time_is_a_quota_all_the_same(when: str) -> None:
+    body = f'{{"error": {{"code": "usage_limit_reached", "message": "later", {when}}}}}'
+    found = CLASSIFIER.status(429, {}, body.encode(), model="m")
+    assert found.code is ErrorCode.MODEL_QUOTA_EXCEEDED
+    assert found.retry_after_s is None
+    assert " until " not in found.info.message
+
+
+def test_a_body_that_is_nested_too_deeply_is_quoted_as_text() -> None:
+    assert CLASSIFIER.status(400, {}, b"[" * 200_000, model="m").code is ErrorCode.MODEL_BAD_REQUEST

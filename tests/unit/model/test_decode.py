@@ -104,3 +104,29 @@ def test_rate_limits() -> None:
     assert decode({"type": "codex.rate_limits", "primary": {"used_percent": 3}}) == [
         RateLimits({"primary": {"used_percent": 3}})
     ]
+
+
+def test_counts_beyond_all_reason_are_cut() -> None:
+    usage = decode_usage({"input_tokens": 10**30, "output_tokens": 3, "total_tokens": 10**40})
+    assert usage.input_tokens == usage.total_tokens == 10**12  # sums of these still fit into what Redis can add
+
+
+def test_what_is_nested_too_deeply_is_passed_over_as_no_json() -> None:
+    decoder = Decoder(Classifier(ProviderConfig()))
+    raw = [SseEvent(b"", b"[" * 200_000), SseEvent(b"", json.dumps(ev.ev_created()).encode())]
+    assert [type(decoded.event) for decoded in decoder.feed(raw)] == [ResponseCreated]
+
+
+def test_what_is_nested_too_deeply_to_be_recorded_is_a_broken_stream() -> None:
+    deep = json.loads("[" * 600 + "]" * 600)
+    assert decode({"type": "codex.rate_limits", "x": deep}) == []
+    with pytest.raises(ClassifiedError, match="nested too deeply"):
+        decode({"type": "response.output_item.done", "item": {"type": "new_kind", "id": "f", "x": deep}})
+
+
+def test_lone_halves_of_surrogate_pairs_are_replaced_and_whole_pairs_stay() -> None:
+    item = {"type": "function_call", "id": "f", "call_id": "c", "name": "run\udc00", "arguments": "\ud83d\ude00 \ud800"}
+    (done,) = decode({"type": "response.output_item.done", "item": item})
+    assert isinstance(done, ItemDone)
+    assert isinstance(done.item, FunctionCall)
+    assert (done.item.name, done.item.arguments) == ("run\ufffd", "\U0001f600 \ufffd")

@@ -55,6 +55,7 @@ def test_plain_scripts_are_split(script, words):
         "",
         "a || || b",
         "a {b,c}",
+        "a\rb",
     ],
 )
 def test_anything_else_is_not_understood(script):
@@ -130,6 +131,13 @@ def test_not_known_safe(script):
         "rm \\\n -rf a",
         "true & rm -rf a",
         "eval 'rm -rf a'",
+        "eval rm -rf a",
+        "timeout 5 rm -rf a",
+        "setsid rm -rf a",
+        "time -p rm -rf a",
+        "find . -name a -exec rm -rf {} +",
+        "trap 'rm -rf a' EXIT",
+        "rm -r --fo a",
     ],
 )
 def test_forced_rm_is_found(script):
@@ -150,6 +158,8 @@ def test_forced_rm_is_found(script):
         "grep -f rm x",
         "terraform -f",
         "printf rm",
+        "find . -name rm -print",
+        "time -p make",
     ],
 )
 def test_other_commands_are_not_forced_rm(script):

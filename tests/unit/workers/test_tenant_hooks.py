@@ -59,6 +59,7 @@ def test_the_doctor_knows_them(home: Path) -> None:
     [
         ('event = "PreToolUse"', 'event = "PreTool"', 4, "Input should be 'SessionStart'"),
         ('matcher = "Bash"', 'matcher = "("', 5, "not a regular expression"),
+        ('matcher = "Bash"', 'matcher = "(?!Bash).*"', 5, "no look-around"),
         ('command = "/opt/no-push"\n', "", 3, "Field required"),
         ('command = "/opt/no-push"', 'comand = "/opt/no-push"', 6, "not permitted"),
         ('tenants = ["acme"]', 'tenants = ["Acme!"]', 11, "pattern"),

@@ -9,7 +9,7 @@ from patchyard.adapters.model.chat.body import INPUT, freeform_names
 from patchyard.adapters.model.chat.partial import TextArgument
 from patchyard.adapters.model.classify import Classifier, read_error
 from patchyard.adapters.model.connections.sse import SseEvent
-from patchyard.adapters.model.decode import Decoded, json_objects
+from patchyard.adapters.model.decode import Decoded, count_of, json_objects, without_halves
 from patchyard.agent.ports import ItemAdded, ItemDone, ModelEvent, ResponseCompleted, ResponseCreated, TextDelta, ToolInputDelta
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.model_items import CustomToolCall, FunctionCall, Message, OutputText, TokenUsage
@@ -134,14 +134,14 @@ class ChatDecoder:
         function = function if isinstance(function, Mapping) else {}
         call = self._calls.get(index)
         if call is None:
-            call = self._calls[index] = _Call(str(part.get("id") or f"call_{new_id()}"))
+            call = self._calls[index] = _Call(without_halves(str(part.get("id") or f"call_{new_id()}")))
         name, arguments = function.get("name"), function.get("arguments")
         more = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
         if not call.name:
             call.waiting += more
             if not name:
                 return
-            call.name, more = str(name), call.waiting
+            call.name, more = without_halves(str(name)), call.waiting
             if call.name in self._freeform:
                 call.text = TextArgument(INPUT)
             yield ItemAdded(_item(call, ""))
@@ -153,7 +153,7 @@ class ChatDecoder:
 
     def _finish(self) -> Iterator[ModelEvent]:
         if self._message_id:
-            content = (OutputText(text="".join(self._text)),)
+            content = (OutputText(text=without_halves("".join(self._text))),)
             yield ItemDone(Message(role="assistant", content=content, id=self._message_id))
         for index in sorted(self._calls):
             call = self._calls[index]
@@ -165,15 +165,16 @@ class ChatDecoder:
 
 def _item(call: _Call, arguments: str) -> FunctionCall | CustomToolCall:
     if call.text is None:
-        return FunctionCall(call_id=call.call_id, name=call.name, arguments=arguments, id=call.call_id)
-    return CustomToolCall(call_id=call.call_id, name=call.name, input=_unwrapped(arguments), id=call.call_id)
+        return FunctionCall(call_id=call.call_id, name=call.name, arguments=without_halves(arguments), id=call.call_id)
+    text = without_halves(_unwrapped(arguments))
+    return CustomToolCall(call_id=call.call_id, name=call.name, input=text, id=call.call_id)
 
 
 def _unwrapped(arguments: str) -> str:
     """The text argument. A model that sent the bare text instead of JSON meant just that."""
     try:
         value = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     text = value.get(INPUT) if isinstance(value, dict) else value
     return text if isinstance(text, str) else arguments
@@ -181,8 +182,7 @@ def _unwrapped(arguments: str) -> str:
 
 def _usage(value: Mapping[str, Any]) -> TokenUsage:
     def count(source: Any, name: str) -> int:
-        found = source.get(name) if isinstance(source, Mapping) else None
-        return max(0, found) if isinstance(found, int) else 0
+        return count_of(source.get(name)) if isinstance(source, Mapping) else 0
 
     taken, answered = count(value, "prompt_tokens"), count(value, "completion_tokens")
     return TokenUsage(

@@ -1,11 +1,11 @@
 """A review turn: looks at the changes with a prompt of its own, changes nothing, and reports findings as data."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from patchyard.agent.config import Settings
 from patchyard.agent.prompts import review_prompt
@@ -79,7 +79,7 @@ def read_findings(text: str | None) -> ReviewCompleted | None:
     text = text or ""
     start, end = text.find("{"), text.rfind("}")
     try:
-        found = json.loads(text[start : end + 1])
+        found = from_json(text[start : end + 1])
         findings = [
             ReviewFinding.model_validate({k: v for k, v in f.items() if k in _FIELDS}) for f in found.get("findings", ())
         ]
