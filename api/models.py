@@ -21,8 +21,8 @@ class ModelBook:
             return
         known = nearest_models(self._offers, model, tenant_id)
         more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-        there = f"There is {', '.join(known[:_LISTED])}{more}." if known else "No provider is there for this tenant at all."
-        message = f"no provider serves the model {model[:200]!r} here. {there}"
+        there = f"there is {', '.join(known[:_LISTED])}{more}" if known else "this tenant has no provider at all"
+        message = f"no provider serves the model {model[:200]!r} here; {there}"
         raise RequestValidationError(
             [{"type": "value_error", "loc": ("body", *field.split(".")), "msg": message, "input": model}]
         )

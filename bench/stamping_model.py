@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-WAITS = {
+WAITS: dict[str, tuple[str, dict[str, Any]] | None] = {
     "Think for long.": None,
     "Ask me.": ("request_user_input", {"questions": [{"id": "q", "question": "Which one?", "options": ["a", "b"]}]}),
     "Run something long.": ("exec_command", {"cmd": "sleep 3000", "yield_time_ms": 30000}),

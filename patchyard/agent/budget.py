@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from patchyard.protocol.budgets import UNITS, BudgetMeter, figure
 from patchyard.protocol.model_items import TokenUsage
@@ -131,9 +132,10 @@ class Spend:
     def meters(self, now_ms: int) -> list[BudgetMeter]:
         """All budgets that have a limit. What is set aside for agents counts as used."""
         used = {name: amount + self.set_aside.get(name.value, 0) for name, amount in self._used(now_ms).items()}
-        return _metered(used, self.budgets)
+        metered = _metered(used, self.budgets)
+        return [BudgetMeter(budget=meter.budget, used=meter.used, limit=meter.limit) for meter in metered]
 
-    def _own_meters(self, now_ms: int) -> list[BudgetMeter]:
+    def _own_meters(self, now_ms: int) -> "list[_Meter]":
         """The turn's own part of them."""
         return _metered(self._used(now_ms), self.for_itself())
 
@@ -147,6 +149,12 @@ class Spend:
         }
 
 
-def _metered(used: Mapping[BudgetName, float], budgets: Budgets) -> list[BudgetMeter]:
+class _Meter(NamedTuple):
+    budget: BudgetName
+    used: float
+    limit: float
+
+
+def _metered(used: Mapping[BudgetName, float], budgets: Budgets) -> list[_Meter]:
     limits = {name: getattr(budgets, name.value) for name in BudgetName}
-    return [BudgetMeter(budget=name, used=used[name], limit=limit) for name, limit in limits.items() if limit is not None]
+    return [_Meter(name, used[name], limit) for name, limit in limits.items() if limit is not None]

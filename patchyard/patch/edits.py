@@ -170,7 +170,8 @@ def _line_edits(place: _Place) -> list[Edit]:
 def _without_last_blank(lines: Sequence[str]) -> list[str]:
     """The chunk without its last expected line, a blank one that the file does not have.
 
-    A blank context line before more added lines becomes an added line; a blank last line goes with the expected one.
+    A blank context line before more added lines becomes an added line; a blank last line of the new text goes with the expected
+    one, also when removed lines stand below it in the patch.
     """
     kept = list(lines)
     last = max(i for i, line in enumerate(kept) if line[0] != "+")
@@ -181,6 +182,7 @@ def _without_last_blank(lines: Sequence[str]) -> list[str]:
         return kept
     else:
         kept[last] = "+"
-    if kept and kept[-1] == "+":
-        del kept[-1]
+    stays = [i for i, line in enumerate(kept) if line[0] != "-"]
+    if stays and kept[stays[-1]] == "+":
+        del kept[stays[-1]]
     return kept

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from patchyard.adapters.queue import ThreadStatus
 from patchyard.protocol.budgets import BudgetRequest
 from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.events import (
+    TERMINAL_TURN_TYPES,
     PatchProduced,
     RequestResolved,
     TurnFailed,
@@ -20,9 +22,10 @@ from patchyard.protocol.events import (
 from patchyard.protocol.ops import BudgetAnswer, Submission, TextInput, TurnInput
 from patchyard.protocol.policies import BudgetLimits
 from patchyard.protocol.tasks import TaskStatus
+from tests.waiting import WAIT_S, wait_for
 
 from .repositories import FIX, VERIFY, buggy_repository
-from .service import Service, Task
+from .service import Service, Task, lose
 from .test_patch import call, patch, results, run, say, script, spec, states
 
 pytestmark = [pytest.mark.engine, pytest.mark.redis, pytest.mark.timeout(300)]
@@ -47,9 +50,10 @@ KINDS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "tool_calls": ({"tool_calls": 1}, [LOOK]),
     "tokens": ({"tokens": 1_000}, [LOOK]),
     "cost_usd": ({"cost_usd": 1.0}, [LOOK]),
-    "wall_time_s": ({"wall_time_s": 4}, [LOOK, {"hang_after": 1, **say("never heard")}]),
+    "wall_time_s": ({"wall_time_s": 4}, [{"hang_after": 1, **say("never heard")}]),
 }
-PROPOSED_IS_ENOUGH = ("cost_usd", "tokens")
+MUCH = {"wall_time_s": 30}
+"""What is given on top of what is used, where that is not more than anything needs. A silent model takes all of it."""
 MORE = BudgetLimits(model_requests=50)
 
 
@@ -67,13 +71,26 @@ def accept(question: BudgetRequest, **limits: Any) -> BudgetAnswer:
     return BudgetAnswer(request_id=question.request_id, decision="accept", budgets=BudgetLimits(**limits) if limits else None)
 
 
+async def answered(task: Task, kind: str) -> list[Any]:
+    """Say yes to every question; all events of the turn."""
+    given = 0
+    until = time.monotonic() + 3 * WAIT_S
+    while time.monotonic() < until:
+        events = await task.events()
+        if any(event.type in TERMINAL_TURN_TYPES for event in events):
+            return events
+        asked = [event for event in events if isinstance(event, BudgetRequest)]
+        if len(asked) > given:
+            given = len(asked)
+            receipt = await task.ask(accept(asked[-1], **{kind: int(asked[-1].used) + MUCH.get(kind, 100_000)}))
+            assert receipt.admission.type == "applied"
+        await task.service.news()
+    raise AssertionError(f"the turn did not end: {await task.events()}\n{task.service.logs()}")
+
+
 async def gone(service: Service, task: Task) -> None:
     """Until the task's box is gone: its removal is off the turn's path."""
-    for _ in range(300):
-        if task.thread_id not in service.containers():
-            return
-        await service.news_or(0.2)
-    raise AssertionError(f"the container of {task.thread_id} is still there")
+    await asyncio.to_thread(wait_for, lambda: task.thread_id not in service.containers(), "the container is gone")
 
 
 def test_a_waiting_turn_holds_nothing_and_goes_on_under_its_id(tmp_path: Path) -> None:
@@ -92,9 +109,9 @@ def test_a_waiting_turn_holds_nothing_and_goes_on_under_its_id(tmp_path: Path) -
             tasks[kind] = await service.create(asking(repository, kind, **limits) | model | {"verify": {"command": VERIFY}})
         for kind, task in tasks.items():
             events = await task.wait_for("turn_parked")
-            (parked,) = [event for event in events if isinstance(event, TurnParked)]
+            parked = next(event for event in events if isinstance(event, TurnParked))
             assert (kind, parked.reason) == (kind, "budget")
-            assert question_of(events).budget == kind
+            assert next(event.budget for event in events if isinstance(event, BudgetRequest)) == kind
             state = await service.queue.thread_state(task.thread_id)
             assert state is not None
             assert (state.status, state.worker, state.active_turn_id) == (ThreadStatus.PARKED, None, task.turn_id)
@@ -105,50 +122,55 @@ def test_a_waiting_turn_holds_nothing_and_goes_on_under_its_id(tmp_path: Path) -
         await other.ended()  # one turn at a time, and five of them wait: they have no slot
 
         for kind, task in tasks.items():
-            more = {} if kind in PROPOSED_IS_ENOUGH else {kind: 100_000}
-            receipt = await task.ask(accept(question_of(await task.events()), **more))
-            assert receipt.admission.type == "applied"
-        for kind, task in tasks.items():
-            events = await task.ended()
+            events = await answered(task, kind)
             kinds = [event.type for event in events]
             assert (kinds.count("turn_started"), kinds.count("turn_completed")) == (1, 1), f"{kind}: {events}"
-            assert [event.reason for event in events if isinstance(event, TurnRecovered)] == ["unparked"]
-            (result,) = results(events)
-            assert result.passed, result.output_tail
+            assert "unparked" in [event.reason for event in events if isinstance(event, TurnRecovered)]
+            assert results(events)[-1].passed, results(events)[-1].output_tail
             assert states(events)[-1] == (TaskStatus.SUCCEEDED, "verified")
             assert {line.turn_id for line in await task.lines() if line.turn_id} == {task.turn_id}
 
     run(tmp_path, scripted, body, workers=0)
 
 
-def test_no_and_no_answer_end_the_turn_with_what_it_has(tmp_path: Path) -> None:
+def test_a_no_ends_the_turn_with_what_it_has(tmp_path: Path) -> None:
     steps = [{**patch(FIX), **SPENDS}, say("It is half done.")]
-    scripted = script(declined=steps, expired=steps, cancelled=steps[:1])
 
     async def body(service: Service) -> None:
-        await service.start_worker(**SOON, PATCHYARD_QUESTION_EXPIRY_S="8")
+        await service.start_worker()
         repository = buggy_repository(tmp_path)
-        tasks = {case: await service.create(asking(repository, case, tokens=1_000)) for case in ("declined", "cancelled")}
-        for task in tasks.values():
-            await task.wait_for("budget_request")
-        tasks["expired"] = await service.create(asking(repository, "expired", tokens=1_000))
-        for case, decision in (("declined", "decline"), ("cancelled", "cancel")):
-            question = question_of(await tasks[case].events())
-            await tasks[case].ask(BudgetAnswer.model_validate({"request_id": question.request_id, "decision": decision}))
-        for case in ("declined", "expired"):
-            events = await tasks[case].ended()
-            (end,) = [event for event in events if isinstance(event, TurnFailed)]
-            assert end.error.code is ErrorCode.BUDGET_EXCEEDED
-            assert end.model_requests == 2, "a last answer is still given"
-            assert [event.patch.files for event in events if isinstance(event, PatchProduced)] == [1]
-            (resolved,) = [event for event in events if isinstance(event, RequestResolved)]
-            assert resolved.decision == ("decline" if case == "declined" else "expired")
-            view = await service.task_view(tasks[case])
-            assert (view.status, view.reason) == (TaskStatus.FAILED, "budget_exceeded")
-        assert "turn_parked" in [event.type for event in await tasks["expired"].events()]
-        await tasks["cancelled"].wait_for("turn_interrupted")
+        declined = await service.create(asking(repository, "declined", tokens=1_000))
+        cancelled = await service.create(asking(repository, "cancelled", tokens=1_000))
+        for task, decision in ((declined, "decline"), (cancelled, "cancel")):
+            question = question_of(await task.wait_for("budget_request"))
+            await task.ask(BudgetAnswer.model_validate({"request_id": question.request_id, "decision": decision}))
+        await check_ended(service, declined, "decline")
+        await cancelled.wait_for("turn_interrupted")
 
-    run(tmp_path, scripted, body, workers=0)
+    run(tmp_path, script(declined=steps, cancelled=steps[:1]), body, workers=0)
+
+
+def test_a_question_that_nobody_answers_ends_the_turn_by_itself(tmp_path: Path) -> None:
+    steps = [{**patch(FIX), **SPENDS}, say("It is half done.")]
+
+    async def body(service: Service) -> None:
+        await service.start_worker(**SOON, PATCHYARD_QUESTION_EXPIRY_S="2")
+        task = await service.create(asking(buggy_repository(tmp_path), "expired", tokens=1_000))
+        await check_ended(service, task, "expired")
+        assert "turn_parked" in [event.type for event in await task.events()]
+
+    run(tmp_path, script(expired=steps), body, workers=0)
+
+
+async def check_ended(service: Service, task: Task, decision: str) -> None:
+    events = await task.ended()
+    (end,) = [event for event in events if isinstance(event, TurnFailed)]
+    assert end.error.code is ErrorCode.BUDGET_EXCEEDED
+    assert end.model_requests == 2, "a last answer is still given"
+    assert [event.patch.files for event in events if isinstance(event, PatchProduced)] == [1]
+    assert [event.decision for event in events if isinstance(event, RequestResolved)] == [decision]
+    view = await service.task_view(task)
+    assert (view.status, view.reason) == (TaskStatus.FAILED, "budget_exceeded")
 
 
 def test_a_worker_that_dies_while_it_asks_and_one_that_dies_after_the_answer(tmp_path: Path) -> None:
@@ -163,14 +185,17 @@ def test_a_worker_that_dies_while_it_asks_and_one_that_dies_after_the_answer(tmp
         receipt = await service.queue.submit(_submission(task, accept(question, **MORE.model_dump(exclude_none=True))))
         again = await service.queue.submit(_submission(task, accept(question)))
         assert (again.duplicate, again.submission_id) == (True, receipt.submission_id)
+        await lose(service.queue, task.thread_id)
         second = await service.start_worker()
         await task.wait_for("item_started", count=3)
         await _killed(second)
+        await lose(service.queue, task.thread_id)
         await service.start_worker()
         events = await task.ended()
         kinds = [event.type for event in events]
         assert (kinds.count("budget_request"), kinds.count("request_resolved")) == (1, 1)
-        assert (kinds.count("turn_recovered"), kinds.count("turn_completed")) == (2, 1), events
+        assert kinds.count("turn_recovered") >= 2
+        assert kinds.count("turn_completed") == 1
         assert {line.turn_id for line in await task.lines() if line.turn_id} == {task.turn_id}
         await gone(service, task)
 
@@ -179,7 +204,7 @@ def test_a_worker_that_dies_while_it_asks_and_one_that_dies_after_the_answer(tmp
 
 async def _killed(worker: Any) -> None:
     worker.send_signal(signal.SIGKILL)
-    await asyncio.to_thread(worker.wait, 20)
+    await asyncio.to_thread(worker.wait, WAIT_S)
 
 
 def _submission(task: Task, op: Any) -> Submission:

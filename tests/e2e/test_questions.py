@@ -37,7 +37,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "input-later": [asks(*QUESTIONS), ANSWERED, say("Done.")],
     "stops": [asks(QUESTIONS[1])],
     **{name: [call("cat calc.py"), patch(FIX), say("Done.")] for name in ("more", "own-limit", "more-in-pipe", "elsewhere")},
-    **{name: [call("cat calc.py")] for name in ("no-more", "no-more-in-pipe")},
+    **{name: [call("cat calc.py")] for name in ("no-more", "no-more-in-pipe", "nobody-there")},
 }
 SCRIPT = {"threads": [{"match": {"contains": f"case {name}."}, "steps": steps} for name, steps in CASES.items()]}
 ONE = ("--budget", "model_requests=1")
@@ -149,7 +149,7 @@ def test_no_more_budget_is_exit_code_3(service: Fleet, repository: Path) -> None
 
 
 def test_a_budget_in_a_pipe_is_answered_by_one_command(service: Fleet, repository: Path) -> None:
-    process = service.home.start(*fix(repository, "more-in-pipe", *ONE))
+    process = service.home.start(*fix(repository, "more-in-pipe", *ONE, "--when-spent", "ask"))
     printed = read_until(process, r"or: patchyard (tasks answer \S+ \S+ accept --budget model_requests=)LIMIT$")
     service.home.cli(*f"{printed}9".split())
     rest, errors = process.communicate(timeout=PROCESS_S)
@@ -157,8 +157,15 @@ def test_a_budget_in_a_pipe_is_answered_by_one_command(service: Fleet, repositor
     assert "answered: accept (9 model requests)" in rest
 
 
+def test_a_script_does_not_wait_for_more_budget(service: Fleet, repository: Path) -> None:
+    process = service.home.start(*fix(repository, "nobody-there", *ONE))
+    printed, errors = process.communicate(timeout=PROCESS_S)
+    assert process.returncode == 3, printed + errors
+    assert "budget_exceeded" in printed
+
+
 def test_a_budget_that_is_declined_by_one_command_is_exit_code_3(service: Fleet, repository: Path) -> None:
-    process = service.home.start(*fix(repository, "no-more-in-pipe", *ONE), "--json")
+    process = service.home.start(*fix(repository, "no-more-in-pipe", *ONE, "--when-spent", "ask"), "--json")
     assert process.stdout is not None
     task_id = ""
     for line in process.stdout:

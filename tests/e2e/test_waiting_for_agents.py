@@ -18,10 +18,10 @@ from patchyard.protocol.rollout_lines import EventMsgLine, ResponseItemLine
 from patchyard.replay import Script
 from patchyard.replay.script import CallStep
 from patchyard.rollout import decode_line
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, wait_for
 
 from .repositories import buggy_repository
-from .service import Service, Task, running_service
+from .service import Service, Task, lose, running_service
 from .test_agents import tool
 from .test_patch import call, say, spec
 
@@ -47,7 +47,7 @@ def run(tmp_path: Path, scripted: Script, body: Any, *, workers: int = 1, slots:
             for _ in range(workers):
                 await service.start_worker(slots=slots, **env)
             await body(service)
-        assert service.containers() == []
+        wait_for(lambda: service.containers() == [], "the engine has removed the boxes")
         assert "Traceback" not in service.logs(), service.logs()
 
     asyncio.run(main())
@@ -140,6 +140,8 @@ def test_a_worker_that_dies_while_its_turn_waits_parked_changes_nothing(tmp_path
         await task.wait_for("turn_parked")
         os.kill(service.workers[0].pid, signal.SIGKILL)
         await asyncio.to_thread(service.workers[0].wait, WAIT_S)
+        (child,) = await outputs(task)
+        await lose(service.queue, child["agent_id"])
         await service.start_worker(slots=1)
         events = await task.ended()
         assert_one_turn(task, events, "turn_completed")

@@ -18,7 +18,8 @@ from .errors import QueueUnavailable
 
 SOCKET_TIMEOUT_S = 5.0
 """A server that is silent for so long is treated as gone. Longer than any wait of a blocking read."""
-CONNECT_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
+"""As long: a process that is short of CPU must not take its own delay for an outage. Who refuses does so at once."""
 TRIES = 3
 """The library's default of 10 makes a caller wait a minute for an answer that is known after a second."""
 CONNECTIONS = 64

@@ -1,9 +1,8 @@
-"""A turn: its steps, what it spends, and how it ends."""
+"""A turn: its steps, what it spends, and how it begins and ends."""
 
-from .compact_turn import CompactTurn
-from .review import ReviewTurn
+from .kinds import CompactTurn, ReviewTurn, UserShellTurn
+from .opening import Recovery
 from .state import StopKind, TurnEnd
-from .turn import Recovery, Turn
-from .user_shell import UserShellTurn
+from .turn import Turn
 
 __all__ = ["CompactTurn", "Recovery", "ReviewTurn", "StopKind", "Turn", "TurnEnd", "UserShellTurn"]

@@ -3,44 +3,33 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from patchyard.agent.config import Settings
-from patchyard.agent.context.history import Call
-from patchyard.agent.context.surroundings import Surroundings, look, tell
 from patchyard.agent.errors import BudgetExceeded, CompactionRefused, ContextOverflow, ParkTurn, StopTurn, TurnError
-from patchyard.agent.hooks import NOTHING, Verdict
 from patchyard.agent.ports import LeaseLost
 from patchyard.agent.prompts import prompt_version
 from patchyard.agent.retrying import too_long
 from patchyard.agent.thread import Thread
 from patchyard.agent.tools.registry import Registry
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
-from patchyard.protocol.events import DurableMsg, TurnCompleted, TurnRecovered, TurnStarted, Warning_
+from patchyard.protocol.events import DurableMsg, TurnCompleted, Warning_
 from patchyard.protocol.ids import new_id
 from patchyard.protocol.model_items import Message
 from patchyard.protocol.ops import Submission, TurnInput
-from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
-from patchyard.rollout import UnfinishedTurn
 
 from . import records
 from .allowance import MoreBudget, spend_of
 from .ending import Ending
+from .opening import Opening, Recovery, stopped_by_hook, surroundings_of
 from .state import StopKind, TurnEnd, TurnState
 from .step import Step, StepResult, request_of_turn
 from .stopping import StopSwitch, Watchdog
 from .windows import TurnWindows
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """The unfinished turn that a new segment goes on with."""
-
-    turn: UnfinishedTurn
 
 
 class Turn:
@@ -79,16 +68,12 @@ class Turn:
         self._switch = StopSwitch()
         self._out_of_time = False
         """The wall time is over and more of it is to be asked for."""
-        self._resumed = False
-        """The recovery was told."""
-        self._waiting_calls: Sequence[Call] = ()
-        """Calls that waited for a person when the turn was parked, or behind one that did."""
-        self._blocked: ErrorInfo | None = None
-        """A hook does not let the turn go on with its input."""
         self._step: Step | None = None
         self._steps = 0
         self._stop_hook_active = False
-        self._windows = TurnWindows(self.state, registry, segment=self.segment, look=self._look, context=self._context)
+        look = partial(surroundings_of, thread)
+        self._windows = TurnWindows(self.state, registry, segment=self.segment, look=look, context=self._context)
+        self._opening = Opening(self.state, self._ending, self._windows, self._context, segment=self.segment)
 
     # --- from the session
 
@@ -150,7 +135,7 @@ class Turn:
                         self._switch.reset()
                         self._out_of_time = True
             self.state.at_end = True
-            self._announce()
+            self._opening.announce()
             return await self._stopped()
         finally:
             self._watchdog.disarm()
@@ -233,127 +218,25 @@ class Turn:
         if not self._allowance.waits:
             self._prewarm()
         if self._recovery is not None:
-            await self._recover(self._recovery)
+            await self._resume(self._recovery)
         else:
-            await self._start()
-        if self._blocked is not None:
-            raise TurnError(self._blocked)
+            await self._opening.start()
+        if self._opening.blocked is not None:
+            raise TurnError(self._opening.blocked)
 
-    async def _start(self) -> None:
-        thread = self._thread
-        if not self.state.announced:
-            if thread.config.spec.repository.type != "none" and not thread.history.items:
-                thread.ports.sandbox.prepare()
-            self._announce()
-            if self._journal.world is None:
-                # The first look at the repository may take a while: people see the turn meanwhile.
-                await self._journal.flush()
-        if not self.state.input_recorded:
-            await self._windows.before_input()
-            await self._record_input()
-
-    def _announce(self) -> None:
-        """The first records of a turn."""
-        if self.state.announced:
-            return
-        self.state.announced = True
-        thread, submission = self._thread, self.state.submission
-        now = self._clock.now_ms()
-        payloads: list[LinePayload] = []
-        if not thread.introduced:
-            thread.introduced = True
-            payloads += [records.session_meta(thread), records.session_configured(thread)]
-        payloads.append(
-            TurnStarted(
-                kind=self.kind,
-                model=thread.active_settings.model,
-                model_context_window=thread.config.profile(thread.active_settings.model).context_window,
-                trace=submission.trace if submission else None,
-                submitted_at=submission.submitted_at if submission else now,
-                started_at=now,
-            )
-        )
-        self._journal.post(*payloads, submission_id=self.id)
-        self.state.answer_changes()
-        self._ending.close_leftovers()
-
-    async def _record_input(self) -> None:
-        """Context and input in one commit, which is what takes the submission off the queue."""
-        thread, submission = self._thread, self.state.submission
-        hooks = thread.hooks
-        started = await self._session_hooks()
-        prompted = NOTHING if submission is None else await hooks.user_prompt(records.text_of(submission))
-        refusal = prompted.block or prompted.stop
-        context = await self._surroundings()
-        consumed = [self.id] if submission is not None else []
-        payloads = (
-            records.turn_context(thread, self.id, self._lasting_settings()),
-            *context,
-            *hooks.notes(started),
-            *self._context(),
-            *self.state.input_records(for_model=refusal is None),
-            *hooks.notes(prompted),
-        )
-        if started.stop is not None:
-            self._blocked = _stopped_by_hook("SessionStart", started.stop)
-        elif refusal is not None:
-            self._blocked = _stopped_by_hook("UserPromptSubmit", refusal)
-        await self._journal.commit(*payloads, submission_id=self.id, consumed=consumed)
-
-    def _lasting_settings(self) -> Settings:
-        """What later turns go on with."""
-        return self.state.began_with or self._thread.settings
+    async def _resume(self, recovery: Recovery) -> None:
+        self._opening.resume(recovery)
+        if self._allowance.waits and not await self._more_budget() and not self.state.input_recorded:
+            self.state.spend.check(self._clock.now_ms())
+        await self._opening.go_on()
+        await self._finish_waiting_calls()
 
     def _context(self) -> tuple[Message, ...]:
         """What this kind of turn tells the model before its input."""
         return ()
 
-    async def _session_hooks(self) -> Verdict:
-        thread = self._thread
-        if thread.session_started:
-            return NOTHING
-        thread.session_started = True
-        try:
-            return await thread.hooks.session_start("resume" if thread.resumed else "startup")
-        except asyncio.CancelledError:
-            thread.session_started = False
-            raise
-
-    async def _surroundings(self) -> Sequence[LinePayload]:
-        told = tell(await self._look(), self._journal.world)
-        return () if told.record is None else (*told.items, told.record)
-
-    async def _look(self) -> Surroundings:
-        thread = self._thread
-        images = thread.config.profile(thread.active_settings.model).images
-        return look(thread.active_settings, await thread.instructions(), self._clock.now_ms(), images=images)
-
-    async def _recover(self, recovery: Recovery) -> None:
-        turn = recovery.turn
-        if not self._resumed:
-            self._resumed = True
-            reason = "unparked" if turn.parked is not None else self._thread.config.recovery_reason
-            self._journal.post(TurnRecovered(segment=self.segment, reason=reason))
-            self._waiting_calls = self._ending.close_lost_calls(everything_waited=turn.parked is not None)
-            self.state.input_recorded = turn.input_recorded
-        if self._allowance.waits and not await self._more_budget() and not self.state.input_recorded:
-            self.state.spend.check(self._clock.now_ms())
-        if self.state.input_recorded:
-            self._journal.post(*await self._surroundings())
-        else:
-            await self._own_submission()
-            await self._windows.before_input()
-            await self._record_input()
-        await self._finish_waiting_calls()
-
-    async def _own_submission(self) -> None:
-        """Wait until what started the turn was received again."""
-        while self.state.submission is None:
-            self.state.news.clear()
-            await self.state.wait_news()
-
     async def _finish_waiting_calls(self) -> None:
-        calls, self._waiting_calls = self._waiting_calls, ()
+        calls, self._opening.waiting_calls = self._opening.waiting_calls, ()
         if not calls:
             return
         self._step = self._new_step()
@@ -385,11 +268,11 @@ class Turn:
             told = records.wrap_up_note if over is None else records.last_answer_note
             self._journal.post(*told(spent, self.id))
         if self._steps:
-            self._journal.post(*await self._surroundings())
+            self._journal.post(*await self._opening.surroundings())
         result = await self._sample(final=over is not None)
         self.state.last_message = result.last_message or self.state.last_message
         if (reason := self._thread.hook_words.stop) is not None:
-            raise TurnError(_stopped_by_hook("PostToolUse", reason))
+            raise TurnError(stopped_by_hook("PostToolUse", reason))
         if over is not None:
             raise over
         return result.follow_up
@@ -481,7 +364,3 @@ class Turn:
 
     def _completed(self) -> TurnCompleted:
         return TurnCompleted(last_agent_message=self.state.last_message, **self.state.sums())
-
-
-def _stopped_by_hook(event: str, reason: str) -> ErrorInfo:
-    return ErrorInfo.of(ErrorCode.HOOK_BLOCKED, f"A {event} hook ended the turn: {reason}", event=event)

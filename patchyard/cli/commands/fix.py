@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import click
 from rich.console import Console
 
-from patchyard.cli.commands.options import read_stdin, run_options, sandbox_policy, text_or_file
+from patchyard.cli.commands.options import budgets_of, read_stdin, run_options, sandbox_policy, text_or_file
 from patchyard.cli.context import (
     base_url,
     ensure_service,
@@ -26,7 +27,6 @@ from patchyard.cli.context import (
 from patchyard.cli.errors import CliError, ExitCode, UsageError
 from patchyard.cli.render.stream import StreamView
 from patchyard.cli.render.summary import print_summary
-from patchyard.cli.running.answers import limits_of
 from patchyard.cli.running.asking import Asker, can_ask
 from patchyard.cli.running.dialogs import Reply
 from patchyard.cli.running.outcome import exit_code_of
@@ -34,7 +34,7 @@ from patchyard.cli.running.source import git_facts, is_url, resolve_source, uplo
 from patchyard.cli.running.watch import Interrupts, watch_task
 from patchyard.client import NotFound, PatchyardClient, PatchyardError
 from patchyard.protocol.events import Event
-from patchyard.protocol.policies import ApprovalMode, BudgetLimits, Budgets, SandboxPolicy
+from patchyard.protocol.policies import ApprovalMode, Budgets, SandboxPolicy
 from patchyard.protocol.tasks import NoSource, RepositorySource, SetupSpec, TaskCreateResponse, TaskSpec, TaskView, VerifySpec
 from patchyard.settings import Settings
 
@@ -108,6 +108,7 @@ def fix(
     approval: str,
     model: str | None,
     budget: tuple[str, ...],
+    when_spent: Literal["ask", "end"] | None,
     no_start: bool,
     no_wait: bool,
     detach: bool,
@@ -132,7 +133,7 @@ def fix(
         sandbox=sandbox_policy(sandbox),
         approval=ApprovalMode(approval),
         model=model,
-        budgets=_budgets(budget),
+        budgets=budgets_of(budget, when_spent, attended=detach or can_ask()),
     )
     return _run_job(job, Manner(as_json=as_json, no_start=no_start, no_wait=no_wait, detach=detach, output=output))
 
@@ -159,6 +160,7 @@ def exec_command(
     approval: str,
     model: str | None,
     budget: tuple[str, ...],
+    when_spent: Literal["ask", "end"] | None,
     no_start: bool,
     no_wait: bool,
     detach: bool,
@@ -180,14 +182,10 @@ def exec_command(
         sandbox=sandbox_policy(sandbox),
         approval=ApprovalMode(approval),
         model=model,
-        budgets=_budgets(budget),
+        budgets=budgets_of(budget, when_spent, attended=detach or can_ask()),
     )
     manner = Manner(as_json=as_json, no_start=no_start, no_wait=no_wait, detach=detach, answer_only=True)
     return _run_job(job, manner)
-
-
-def _budgets(words: tuple[str, ...]) -> Budgets:
-    return Budgets().raised(limits_of(words) or BudgetLimits())
 
 
 async def _here() -> str | None:

@@ -3,27 +3,38 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
 from patchyard.cli.errors import UsageError
-from patchyard.protocol.policies import ApprovalMode, DangerFullAccess, ReadOnly, SandboxPolicy, WorkspaceWrite
+from patchyard.cli.running.answers import limits_of
+from patchyard.protocol.policies import (
+    ApprovalMode,
+    BudgetLimits,
+    Budgets,
+    DangerFullAccess,
+    ReadOnly,
+    SandboxPolicy,
+    WorkspaceWrite,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 BUDGET_HELP = "Limit of model_requests, tool_calls, tokens, wall_time_s or cost_usd; may be given several times."
+WHEN_SPENT_HELP = "When a budget is used up: ask for more, or end.  [default: end in a pipe, else as --approval says]"
 _SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
 
 
 def run_options(*, sandbox: str, approval: ApprovalMode) -> Callable[[F], F]:
-    """--sandbox, --approval, --model, --budget, --no-start, --no-wait, --detach."""
+    """--sandbox, --approval, --model, --budget, --when-spent, --no-start, --no-wait, --detach."""
 
     def decorate(command: F) -> F:
         for option in (
             click.option("--detach", is_flag=True, help="Submit, print the task's id and return."),
             click.option("--no-wait", is_flag=True, help="Refuse at once when the queue is full, instead of waiting."),
             click.option("--no-start", is_flag=True, help="Refuse when no service runs, instead of starting one."),
+            click.option("--when-spent", type=click.Choice(["ask", "end"]), default=None, help=WHEN_SPENT_HELP),
             click.option("--budget", multiple=True, metavar="NAME=LIMIT", help=BUDGET_HELP),
             click.option("--model", default=None, metavar="NAME", help="Model.  [default: the service's]"),
             click.option(
@@ -45,6 +56,12 @@ def run_options(*, sandbox: str, approval: ApprovalMode) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def budgets_of(words: tuple[str, ...], when_spent: Literal["ask", "end"] | None, *, attended: bool) -> Budgets:
+    """What --budget and --when-spent say. `attended`: somebody can be asked; a script must not wait a day for an answer."""
+    budgets = Budgets(when_spent=when_spent or (None if attended else "end"))
+    return budgets.raised(limits_of(words) or BudgetLimits())
 
 
 def sandbox_policy(word: str) -> SandboxPolicy:

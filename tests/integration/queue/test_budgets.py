@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from patchyard.adapters.queue import _redis as redis_backend
 from patchyard.adapters.queue._redis import RedisBackend
 from patchyard.adapters.queue.budgets import ProviderBudgets
 from patchyard.adapters.queue.budgets import _shared as shared
@@ -23,7 +24,10 @@ FOR_EVER_MS = b"3600000"
 @asynccontextmanager
 async def workers(server: RedisServer, count: int, *, look_again: bool = True) -> AsyncIterator[list[ProviderBudgets]]:
     """Workers that a slow machine does not make give up on Redis. Without `look_again` only a call lets a waiting one go on."""
-    backends = [RedisBackend(server.url) for _ in range(count)]
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in ("CONNECT_TIMEOUT_S", "SOCKET_TIMEOUT_S"):
+            patch.setattr(redis_backend, limit, WAIT_S)
+        backends = [RedisBackend(server.url) for _ in range(count)]
     budgets = [
         ProviderBudgets(lambda backend=backend: backend, f"w{n}", answer_s=WAIT_S)  # type: ignore[misc]
         for n, backend in enumerate(backends)

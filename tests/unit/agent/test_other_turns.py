@@ -6,7 +6,7 @@ import json
 import pytest
 
 from patchyard.agent.session import SessionOutcome
-from patchyard.agent.turns.review import read_findings
+from patchyard.agent.turns.kinds.review import read_findings
 from patchyard.protocol.ops import (
     CleanBackgroundTerminals,
     Interrupt,

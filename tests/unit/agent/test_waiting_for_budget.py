@@ -9,7 +9,8 @@ from patchyard.protocol.errors import ErrorCode
 from patchyard.protocol.ops import ApprovalDecision, BudgetAnswer, ExecApproval, Interrupt, Review
 from patchyard.protocol.policies import Budgets, GranularApproval
 from patchyard.protocol.tasks import GitSource, HookEvent, HookSpec
-from patchyard.testing.builders import response, says, shell, spec, streamed, turn_input, usage
+from patchyard.testing.agents import Child, ScriptedAgents
+from patchyard.testing.builders import call, response, says, shell, spec, streamed, turn_input, usage
 from patchyard.testing.clock import FakeClock, settle
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_model import Fail, Hold, Pause
@@ -463,5 +464,26 @@ def test_input_that_came_while_the_turn_was_parked_is_in_the_next_request():
         await h.run()
         h.assert_done()
         assert h.model.requests[1].input[-1].content[0].text == "and quickly"
+
+    asyncio.run(main())
+
+
+def test_what_is_set_aside_for_agents_counts_as_used_in_the_question():
+    async def main():
+        clock = FakeClock()
+        agents = ScriptedAgents(clock, [Child("a", hangs=True)])
+        steps = [response(call("spawn_agent", "s", message="a")), *(step(n) for n in range(1, 5)), says("done")]
+        limits = spec(budgets=Budgets(model_requests=6))
+        h = AgentHarness(steps, commands=[Command("ls")] * 4, spec=limits, clock=clock, agents=agents)
+        h.submit()
+        assert await h.run() is SessionOutcome.PARKED
+        question = h.of_type("budget_request")[-1]
+        assert (question.used, question.limit, question.proposed.model_requests) == (6, 6, 12)
+        assert len(h.model.requests) == 5, "one is the agent's"
+        h.next_owner()
+        answer(h, question)
+        await h.run()
+        h.assert_done()
+        assert h.end().type == "turn_completed"
 
     asyncio.run(main())

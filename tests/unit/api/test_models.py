@@ -31,7 +31,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones_nearest_first(tmp_path:
             (error,) = problem["errors"]
             assert error["field"] == "spec.model"
             assert "'gpt-5.5-mimi'" in error["message"]
-            assert "There is gpt-5.5-mini, gpt-5.5, " in problem["detail"]
+            assert "there is gpt-5.5-mini, gpt-5.5, " in problem["detail"]
             assert "qwen3-coder" in problem["detail"]
             assert (await api.http.get("/v1/tasks")).json()["data"] == []
             assert api.bell.rings == 0
@@ -64,7 +64,7 @@ def test_each_tenant_has_its_own_models(tmp_path: Path) -> None:
             refused = await post(api, "gpt-5.5", OTHER_AUTH)
             assert refused.status_code == 400
             assert "azure" not in refused.text
-            assert "There is qwen3-coder." in refused.json()["detail"]
+            assert refused.json()["detail"].endswith("; there is qwen3-coder.")
 
     asyncio.run(run())
 
@@ -97,7 +97,7 @@ def test_the_same_holds_for_a_change_of_the_model(tmp_path: Path, op: dict[str, 
             response = await api.http.post(f"/v1/threads/{created['thread_id']}/ops", json={"op": op})
             assert response.status_code == 400
             assert response.json()["errors"][0]["field"] == "op.overrides.model"
-            assert "There is qwen3-coder, " in response.json()["detail"]
+            assert "there is qwen3-coder, " in response.json()["detail"]
             known = {**op, "overrides": {"model": "qwen3-coder"}}
             response = await api.http.post(f"/v1/threads/{created['thread_id']}/ops", json={"op": known})
             assert response.status_code == 200
@@ -111,7 +111,7 @@ def test_many_models_are_not_all_listed(tmp_path: Path) -> None:
     async def run() -> None:
         async with serving(tmp_path, providers=many) as api:
             detail = (await post(api, "model-17x")).json()["detail"]
-            assert "There is model-17, " in detail
+            assert "there is model-17, " in detail
             assert "and 80 more" in detail
 
     asyncio.run(run())

@@ -209,3 +209,18 @@ def test_what_a_patch_wanted_is_told_without_a_file() -> None:
             path="/etc/passwd", kind="update", move_path="pkg/b.py", diff="@@ def f():\n@@ if x:\n-old\n+new\n@@\n-two\n"
         ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "after"),
+    [
+        ([" a", "+", "-a", "-a", "-"], "a\n"),
+        ([" a", "+b", "+", "-a", "-a", "-"], "a\nb\n"),
+        ([" a", "-a", "-a", "-", "+"], "a\n"),
+        ([" a", "-a", "-a", "-", "+c"], "a\nc\n"),
+        ([" a", "-a", "-a", "+c", " "], "a\nc\n"),
+    ],
+)
+def test_a_blank_last_line_that_the_file_does_not_have_goes_on_both_sides(workspace, chunk, after):
+    """As the real program does, wherever in the patch the new text's last line stands."""
+    assert workspace(f="a\na\na").update("f", "@@", *chunk, "*** End of File") == after

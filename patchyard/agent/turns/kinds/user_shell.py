@@ -7,15 +7,14 @@ from patchyard.agent.environment import command_environment
 from patchyard.agent.errors import TurnError
 from patchyard.agent.ports import ExecLimits, SandboxError, SandboxExecRequest
 from patchyard.agent.tools.processes import RunningCommand
+from patchyard.agent.turns import records
+from patchyard.agent.turns.turn import Turn
 from patchyard.protocol.errors import ErrorCode, ErrorInfo
 from patchyard.protocol.events import ItemCompleted, ItemStarted, TurnRecovered
 from patchyard.protocol.items import CommandExecutionItem, ItemStatus
 from patchyard.protocol.model_items import Message
 from patchyard.protocol.ops import RunUserShellCommand
 from patchyard.protocol.policies import ReadOnly
-
-from . import records
-from .turn import Turn
 
 
 class UserShellTurn(Turn):
@@ -29,7 +28,7 @@ class UserShellTurn(Turn):
 
     async def _begin(self) -> None:
         if self._recovery is None:
-            self._announce()
+            self._opening.announce()
             return
         self._journal.post(TurnRecovered(segment=self.segment, reason=self._thread.config.recovery_reason))
         began = self._item_id in self._journal.open_items
@@ -37,9 +36,7 @@ class UserShellTurn(Turn):
         if began:
             message = "The command was cut off by a worker restart and is not run a second time. Run it again if you want to."
             raise TurnError(ErrorInfo.of(ErrorCode.INTERRUPTED, message))
-        while self.state.submission is None:
-            self.state.news.clear()
-            await self.state.wait_news()
+        await self._opening.own_submission()
 
     async def _loop(self) -> None:
         submission = self.state.submission

@@ -2,9 +2,8 @@
 
 from typing import Literal
 
+from patchyard.agent.turns.turn import Turn
 from patchyard.protocol.events import TurnRecovered
-
-from .turn import Turn
 
 
 class CompactTurn(Turn):
@@ -14,12 +13,12 @@ class CompactTurn(Turn):
 
     async def _begin(self) -> None:
         if self._recovery is None:
-            self._announce()
+            self._opening.announce()
         else:
             reason = self._thread.config.recovery_reason
             self._journal.post(TurnRecovered(segment=self.segment, reason=reason))
             self._ending.close_lost_calls(everything_waited=False)
-            await self._own_submission()
+            await self._opening.own_submission()
         await self._journal.flush()
 
     async def _loop(self) -> None:

@@ -9,12 +9,11 @@ from pydantic import ValidationError
 
 from patchyard.agent.config import Settings
 from patchyard.agent.prompts import review_prompt
+from patchyard.agent.turns import records
+from patchyard.agent.turns.turn import Turn
 from patchyard.protocol.events import DurableMsg, ReviewCompleted, ReviewFinding, TurnCompleted, Warning_
 from patchyard.protocol.model_items import Message
 from patchyard.protocol.policies import ApprovalMode, ReadOnly
-
-from . import records
-from .turn import Turn
 
 _SCHEMA: dict[str, Any] = {
     "type": "object",
