@@ -90,9 +90,9 @@ class Opening:
                 started_at=now,
             )
         )
-        self._journal.post(*payloads, submission_id=self._state.id)
+        # In one write: what is left open is known up to the next turn's start.
+        self._journal.post(*payloads, *self._ending.leftovers(), submission_id=self._state.id)
         self._state.answer_changes()
-        self._ending.close_leftovers()
 
     def resume(self, recovery: Recovery) -> None:
         """The first records of a segment that goes on with a turn. Calls whose fate is not known are answered."""
