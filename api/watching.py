@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal
 
-from patchyard.adapters.queue import QueueCore, ThreadStatus
+from patchyard.adapters.queue import QueueCore
 from patchyard.adapters.streams import EventFrame, EventHub, frame_of_line
 from patchyard.protocol.events import TERMINAL_TURN_TYPES
 
@@ -46,8 +46,10 @@ class Watching:
         yield end_frame("turn_end" if await self._is_over(thread_id) else "shutdown")
 
     async def _is_over(self, thread_id: str) -> bool:
+        # Whether a worker still has the thread does not count: it may have an answer left to give, or hold a box for commands that
+        # run on, and when it lets go no event says so.
         state = await self._queue.thread_state(thread_id)
-        return state is None or (state.active_turn_id is None and state.status in (ThreadStatus.IDLE, ThreadStatus.CLOSED))
+        return state is None or state.active_turn_id is None
 
     async def _past(self, tenant_id: str, thread_id: str, after: int | None) -> AsyncGenerator[bytes, None]:
         start = 0 if after is None else after + 1

@@ -29,8 +29,8 @@ def _run(title: str, command: list[str], env: dict[str, str]) -> int:
 
 
 def _settled(before: set[str]) -> set[str]:
-    """What is there now and was not before; removals that are under way get a few seconds."""
-    until = time.monotonic() + 10
+    """What is there now and was not before; removals that are under way get a minute."""
+    until = time.monotonic() + 60
     while (left := present() - before) and time.monotonic() < until:
         time.sleep(0.5)
     return left

@@ -143,7 +143,8 @@ class Session:
 
     async def _run_turn(self, turn: Turn, listener: "asyncio.Task[None]") -> TurnEnd:
         thread = self._thread
-        thread.active_settings = turn.settings_from(thread.settings)
+        turn.state.began_with = turn.state.began_with or thread.settings
+        thread.active_settings = turn.settings()
         thread.stop_asked.clear()
         thread.hook_words.clear()
         thread.approvals.allowed.begin_turn()
@@ -232,6 +233,13 @@ class Session:
             return
         if refusal is not None:
             self._rejected(submission, refusal.value.replace("_", " "), refusal)
+            return
+        if self._turn is not None and submission.id == self._turn.id:
+            # What started it, again: it was not recorded yet.
+            self._thread.settings = self._thread.settings.merged(op.overrides)
+            self._turn.state.began_with = self._thread.settings
+            self._thread.active_settings = self._turn.settings()
+            self._turn.steer(submission)
             return
         if self._turn is not None:
             self._turn.steer(submission)
@@ -336,8 +344,8 @@ class Session:
         elif op.turn_id != self._turn.id:
             self._rejected(submission, f"the running turn is {self._turn.id}", NotSubmittedReason.EXPECTED_TURN_MISMATCH)
         else:
-            self._thread.active_settings = self._thread.active_settings.merged(op.overrides)
-            self._applied(submission)
+            self._turn.state.change(submission, op.overrides)
+            self._thread.active_settings = self._turn.settings()
 
     def _recover(self, submission: Submission, op: RecoverTurn) -> None:
         if self._turn is not None and self._turn.id == op.turn_id:

@@ -133,5 +133,8 @@ class Thread:
         if (context := restored.turn_context) is not None:
             self.settings = Settings(context.model, context.effort, context.approval, context.sandbox, context.cwd)
             self.answering_model = context.model
-        self.settings = self.settings.merged(restored.overrides)
+        goes_on = restored.turn is not None and restored.turn.input_recorded
         self.active_settings = self.settings
+        self.settings = self.settings.merged(restored.overrides)
+        if not goes_on:
+            self.active_settings = self.settings

@@ -123,6 +123,8 @@ class OpApplied(WireModel):
 
     type: Literal["op_applied"] = "op_applied"
     op: str
+    overrides: TurnOverrides | None = None
+    """Of `turn_settings`: what it changed for the running turn."""
 
 
 # --- task ---------------------------------------------------------------------------------------

@@ -60,6 +60,11 @@ class TurnOverrides(WireModel):
     sandbox: SandboxPolicy | None = None
     cwd: str | None = None
 
+    def over(self, other: "TurnOverrides") -> "TurnOverrides":
+        """Both together; where both change a setting, this one's."""
+        changed = {name: value for name in TurnOverrides.model_fields if (value := getattr(self, name)) is not None}
+        return other.model_copy(update=changed)
+
 
 class TurnInput(WireModel):
     """All user input: starts a turn or steers one, by its mode."""

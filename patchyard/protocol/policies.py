@@ -72,12 +72,16 @@ class BudgetName(StrEnum):
     COST_USD = "cost_usd"
 
 
+Count = Annotated[int, Field(ge=1, le=2**63 - 1)]
+"""A limit of something that is counted. What is above is no budget, and no number that every program can read."""
+
+
 class BudgetLimits(WireModel):
     """Limits that take the place of those in Budgets. None: as it is."""
 
-    model_requests: int | None = Field(default=None, ge=1)
-    tool_calls: int | None = Field(default=None, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
+    model_requests: Count | None = None
+    tool_calls: Count | None = None
+    tokens: Count | None = None
     wall_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
@@ -93,9 +97,9 @@ class BudgetLimits(WireModel):
 class Budgets(WireModel):
     """Spend budgets of one turn. None: no limit of that kind. `when_spent` says what happens at a limit."""
 
-    model_requests: int | None = Field(default=200, ge=1)
-    tool_calls: int | None = Field(default=None, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
+    model_requests: Count | None = 200
+    tool_calls: Count | None = None
+    tokens: Count | None = None
     """Input plus output tokens over all requests of the turn."""
     wall_time_s: float | None = Field(default=3600, gt=0)
     """Seconds that a worker has the turn, over all its segments: time parked does not count."""

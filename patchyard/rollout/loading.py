@@ -26,6 +26,7 @@ class RestoreWindow:
     def __init__(self) -> None:
         self._back: list[RolloutLine] = []
         self._compacted = False
+        self._settings = False
         self._context = False
         self._turn_known = False
         self._tokens = False
@@ -38,12 +39,14 @@ class RestoreWindow:
             case CompactedLine():
                 self._compacted = True
             case TurnContextLine():
-                self._context = True
+                self._settings = True
             case SessionMetaLine():
                 self._meta = True
             case EventMsgLine():
                 # The newest turn's beginning, or the end of some turn: either way nothing before it belongs to an open turn.
                 begins = isinstance(line.payload, TurnStarted)
+                # What was changed for later turns while a turn began stands before its settings.
+                self._context = self._context or (begins and self._settings)
                 self._turn_known = self._turn_known or begins or line.payload.type in TERMINAL_TURN_TYPES
                 self._tokens = self._tokens or isinstance(line.payload, TokenCount)
             case _:

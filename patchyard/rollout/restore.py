@@ -10,6 +10,7 @@ from patchyard.protocol.events import (
     ExecApprovalRequest,
     ItemCompleted,
     ItemStarted,
+    OpApplied,
     PatchApprovalRequest,
     RequestResolved,
     RequestUserInput,
@@ -96,6 +97,8 @@ class UnfinishedTurn:
     """Budgets that a person raised in it."""
     budget_declined: bool = False
     """A person gave no more budget, or nobody answered in time."""
+    overrides: TurnOverrides = field(default_factory=TurnOverrides)
+    """Settings that were changed for this turn only, while it ran."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class RestoredThread:
     turn_context: TurnContext | None
     """Settings of the newest turn."""
     overrides: TurnOverrides
-    """Settings changed for later turns, later ones over earlier ones, since that turn's settings were recorded."""
+    """Settings changed for later turns, later ones over earlier ones, since that turn began: it does not know them."""
     world_state: dict[str, Any] | None
     """What the model was told about its surroundings in this window; None: nothing yet, or the window is new."""
     open_calls: tuple[ToolCall, ...]
@@ -177,6 +180,7 @@ class _TurnFold:
     last_at: int = 0
     limits: BudgetLimits = field(default_factory=BudgetLimits)
     budget_declined: bool = False
+    overrides: TurnOverrides = field(default_factory=TurnOverrides)
 
     def __post_init__(self) -> None:
         # Times of records only: they come from one clock, which need not be the one that `started_at` was read from.
@@ -238,6 +242,7 @@ class _TurnFold:
             compacted=self.compacted,
             limits=self.limits,
             budget_declined=self.budget_declined,
+            overrides=self.overrides,
         )
 
 
@@ -249,7 +254,9 @@ class _Fold:
         self._history: list[ModelItem] = []
         self._window = 0
         self._context: TurnContext | None = None
-        self._overrides: dict[str, Any] = {}
+        self._overrides = TurnOverrides()
+        self._in_turn = TurnOverrides()
+        """Of them, those since the newest turn began."""
         self._world: dict[str, Any] | None = None
         self._turn: _TurnFold | None = None
         self._summed = TokenUsage()
@@ -271,7 +278,7 @@ class _Fold:
                 self._meta = line.payload
             case TurnContextLine():
                 self._context = line.payload
-                self._overrides = {}
+                self._overrides = self._in_turn
                 if self._turn is not None:
                     self._turn.input_recorded = True
             case ResponseItemLine():
@@ -309,6 +316,7 @@ class _Fold:
         match msg:
             case TurnStarted() if turn_id is not None:
                 self._turn = _TurnFold(turn_id, msg, timestamp)
+                self._in_turn = TurnOverrides()
             case TurnCompleted() | TurnInterrupted() | TurnFailed():
                 if self._turn is not None and turn_id in (None, self._turn.turn_id):
                     self._turn = None
@@ -316,7 +324,8 @@ class _Fold:
                 self._reported = msg
                 self._usage_of_window(msg.last)
             case ThreadSettingsApplied():
-                self._overrides |= msg.overrides.model_dump(exclude_none=True)
+                self._overrides = msg.overrides.over(self._overrides)
+                self._in_turn = msg.overrides.over(self._in_turn)
             case ThreadClosed():
                 self._closed = True
             case _ if self._turn is not None:
@@ -341,6 +350,8 @@ class _Fold:
                 turn.questions[msg.request_id] = msg
             case RequestResolved():
                 turn.resolved(msg, timestamp)
+            case OpApplied() if msg.overrides is not None:
+                turn.overrides = msg.overrides.over(turn.overrides)
             case _:
                 pass
 
@@ -352,7 +363,7 @@ class _Fold:
             history=tuple(self._history),
             window_number=self._window,
             turn_context=self._context,
-            overrides=TurnOverrides.model_validate(self._overrides),
+            overrides=self._overrides,
             world_state=self._world,
             open_calls=tuple(item for item in self._history if isinstance(item, ToolCall) and item.call_id not in answered),
             turn=self._turn.result() if self._turn is not None else None,

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from patchyard.agent.config import Settings
 from patchyard.agent.context.history import Call
 from patchyard.agent.context.surroundings import Surroundings, look, tell
 from patchyard.agent.hooks import NOTHING, Verdict
@@ -28,31 +27,20 @@ class Recovery:
     turn: UnfinishedTurn
 
 
-@dataclass(frozen=True)
-class OwnWays:
-    """What a kind of turn does differently."""
-
-    lasting_settings: Callable[[], Settings]
-    """What later turns go on with."""
-    context: Callable[[], Sequence[Message]]
-    """What it tells the model before its input."""
-
-
 class Opening:
     """Every step of it goes on where it was cut off when it is called again."""
 
     def __init__(
-        self, state: TurnState, ending: Ending, windows: TurnWindows, own: OwnWays, *, segment: int, recovery: Recovery | None
+        self, state: TurnState, ending: Ending, windows: TurnWindows, context: Callable[[], Sequence[Message]], *, segment: int
     ) -> None:
         self._state = state
         self._thread = state.thread
         self._journal = state.thread.journal
         self._ending = ending
         self._windows = windows
-        self._own = own
+        self._context = context
+        """What this kind of turn tells the model before its input."""
         self._segment = segment
-        self._recovery = recovery
-        self._announced = recovery is not None
         self._resumed = False
         """The recovery was told."""
         self.waiting_calls: Sequence[Call] = ()
@@ -63,7 +51,7 @@ class Opening:
     async def start(self) -> None:
         """A new turn."""
         thread = self._thread
-        if not self._announced:
+        if not self._state.announced:
             if thread.config.spec.repository.type != "none" and not thread.history.items:
                 thread.ports.sandbox.prepare()
             self.announce()
@@ -75,9 +63,9 @@ class Opening:
 
     def announce(self) -> None:
         """The first records of a turn."""
-        if self._announced:
+        if self._state.announced:
             return
-        self._announced = True
+        self._state.announced = True
         thread, submission = self._thread, self._state.submission
         now = thread.ports.clock.now_ms()
         payloads: list[LinePayload] = []
@@ -95,6 +83,7 @@ class Opening:
             )
         )
         self._journal.post(*payloads, submission_id=self._state.id)
+        self._state.answer_changes()
         self._ending.close_leftovers()
 
     def resume(self, recovery: Recovery) -> None:
@@ -139,10 +128,10 @@ class Opening:
         context = await self.surroundings()
         consumed = [self._state.id] if submission is not None else []
         payloads = (
-            records.turn_context(thread, self._state.id, self._own.lasting_settings()),
+            records.turn_context(thread, self._state.id, self._state.began_with or thread.settings),
             *context,
             *hooks.notes(started),
-            *self._own.context(),
+            *self._context(),
             *self._state.input_records(for_model=refusal is None),
             *hooks.notes(prompted),
         )

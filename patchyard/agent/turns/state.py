@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from patchyard.agent.approvals import first_of
 from patchyard.agent.budget import Spend
+from patchyard.agent.config import Settings
 from patchyard.agent.ports import TurnOutcome
 from patchyard.agent.thread import Thread
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import OpApplied, OpRejected
 from patchyard.protocol.model_items import Message
-from patchyard.protocol.ops import Compact, Submission
+from patchyard.protocol.ops import Compact, Submission, TurnOverrides, TurnSettings
 from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
 
@@ -49,6 +50,14 @@ class TurnState:
     kind: Literal["regular", "review", "compact", "user_shell"] = "regular"
     keep_background: bool = False
     """The interrupt spares commands that became sessions."""
+    announced: bool = False
+    """Its first record is written, or in line."""
+    began_with: Settings | None = None
+    """The thread's settings then; later changes are for later turns. None: it has not begun yet."""
+    overrides: TurnOverrides = field(default_factory=TurnOverrides)
+    """Settings that were changed for this turn only."""
+    changes: list[Submission] = field(default_factory=list)
+    """Ops that did so and were not answered yet."""
     later: list[Submission] = field(default_factory=list)
     """Ops that came meanwhile and wait for the turn's end; a `compact` among them is also done between two steps."""
 
@@ -68,6 +77,21 @@ class TurnState:
         untrusted = self.thread.config.spec.instruction_untrusted and not self.thread.history.items
         made = records.user_records(self.submission, self.thread.ports.clock.now_ms(), untrusted=untrusted)
         return made if for_model else tuple(record for record in made if not isinstance(record, Message))
+
+    def change(self, submission: Submission, overrides: TurnOverrides) -> None:
+        """Other settings from the next step on. The answer is what a successor knows them by: it comes after the turn's start."""
+        self.overrides = overrides.over(self.overrides)
+        self.changes.append(submission)
+        if self.announced:
+            self.answer_changes()
+
+    def answer_changes(self) -> None:
+        """Record them."""
+        for change in self.changes:
+            if isinstance(change.op, TurnSettings):
+                applied = OpApplied(op=change.op.type, overrides=change.op.overrides)
+                self.thread.journal.post(applied, submission_id=change.id, consumed=[change.id])
+        self.changes.clear()
 
     def asked_compactions(self) -> Sequence[Submission]:
         """Ops `compact` that came for this turn."""

@@ -23,7 +23,7 @@ from patchyard.protocol.tasks import TurnStatus
 from . import records
 from .allowance import MoreBudget, spend_of
 from .ending import Ending
-from .opening import Opening, OwnWays, Recovery, stopped_by_hook, surroundings_of
+from .opening import Opening, Recovery, stopped_by_hook, surroundings_of
 from .state import StopKind, TurnEnd, TurnState
 from .step import Step, StepResult, request_of_turn
 from .stopping import StopSwitch, Watchdog
@@ -53,7 +53,10 @@ class Turn:
         self.segment = 0 if recovery is None else recovery.turn.segment + 1
         spend = spend_of(thread, recovery.turn if recovery is not None else None)
         thread.agents.serve(turn_id, spend)
-        self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind)
+        self.state = TurnState(thread, turn_id, spend, submission, kind=self.kind, announced=recovery is not None)
+        if recovery is not None:
+            self.state.overrides = recovery.turn.overrides
+            self.state.began_with = thread.active_settings if recovery.turn.input_recorded else None
         self._thread = thread
         self._registry = registry
         self._recovery = recovery
@@ -70,13 +73,16 @@ class Turn:
         self._stop_hook_active = False
         look = partial(surroundings_of, thread)
         self._windows = TurnWindows(self.state, registry, segment=self.segment, look=look, context=self._context)
-        own = OwnWays(self._lasting_settings, self._context)
-        self._opening = Opening(self.state, self._ending, self._windows, own, segment=self.segment, recovery=recovery)
+        self._opening = Opening(self.state, self._ending, self._windows, self._context, segment=self.segment)
 
     # --- from the session
 
+    def settings(self) -> Settings:
+        """What it runs with: what it began with, and what was changed for it since."""
+        return self.settings_from(self.state.began_with or self._thread.settings).merged(self.state.overrides)
+
     def settings_from(self, settings: Settings) -> Settings:
-        """The settings that it runs with."""
+        """What this kind of turn makes of the thread's settings."""
         return settings
 
     def stop(self, kind: StopKind) -> None:
@@ -224,10 +230,6 @@ class Turn:
             self.state.spend.check(self._clock.now_ms())
         await self._opening.go_on()
         await self._finish_waiting_calls()
-
-    def _lasting_settings(self) -> Settings:
-        """What later turns go on with."""
-        return self._thread.active_settings
 
     def _context(self) -> tuple[Message, ...]:
         """What this kind of turn tells the model before its input."""

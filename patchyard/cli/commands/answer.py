@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
+from rich.console import Console
 from rich.text import Text
 
 from patchyard.cli.context import examples, json_option, open_client, print_json, run, settings, stdout
@@ -121,18 +122,22 @@ async def _ask_here(client: PatchyardClient, thread_id: str, task_id: str, asked
         return _nobody(as_json=False)
     console, asks = stdout(), can_ask()
     for each in asked.open:
-        if not (asks and isinstance(each.question, RequestUserInput)):
-            for line in question_lines(each.question):
-                console.print(Text(f"{line.mark} {line.text}", style=line.style))
         if not asks:
-            for number, command in enumerate(answer_lines(each.question, task_id)):
-                console.print(f"    {'         or' if number else 'answer with'}: {command}", markup=False)
+            _show(console, each, task_id)
             continue
         reply = _talk(each)
         if reply is None:
             return ExitCode.FAILED
         await _send(client, thread_id, reply, as_json=False)
     return ExitCode.OK
+
+
+def _show(console: Console, asked: Open, task_id: str) -> None:
+    """A question, and the lines that answer it."""
+    for line in question_lines(asked.question):
+        console.print(Text(f"{line.mark} {line.text}", style=line.style))
+    for number, command in enumerate(answer_lines(asked.question, task_id)):
+        console.print(f"    {'         or' if number else 'answer with'}: {command}", markup=False)
 
 
 def _talk(asked: Open) -> Reply | None:

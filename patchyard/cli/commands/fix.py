@@ -291,13 +291,7 @@ def _printer(client: PatchyardClient, created: TaskCreateResponse, manner: Manne
         return receipt.admission.type != "not_submitted"
 
     with Asker(console, send, fd=sys.stdin.fileno(), task_id=created.task_id) as asker:
-
-        def show(event: Event) -> None:
-            asker.make_room(event)
-            view.show(event)
-            asker.take(event)
-
-        yield show
+        yield lambda event: asker.show(event, view.show)
 
 
 async def _spec(client: PatchyardClient, job: Job, *, service_url: str) -> TaskSpec:

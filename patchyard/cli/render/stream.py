@@ -42,7 +42,7 @@ class StreamView:
         self._ending = ending
         """Whether to say why a turn failed; not where a summary does so right afterwards."""
         self._asks = asks
-        """Whether questions are answered here: no command to copy is printed then."""
+        """Whether questions are asked here by somebody else, who prints them."""
         self._open: str | None = None
         """Item whose text is being typed at the end of the screen."""
         self._typed: dict[str, int] = {}
@@ -236,13 +236,12 @@ class StreamView:
                 self._console.print(_indented(result.output_tail), style="dim", markup=False)
 
     def _question(self, msg: Question) -> None:
-        if self._asks and isinstance(msg, events.RequestUserInput):
-            return  # each of its questions is printed where it is answered
+        if self._asks:
+            return  # it is printed where it is answered, in its turn
         for line in question_lines(msg):
             self._line(*line)
-        if not self._asks:
-            for number, command in enumerate(answer_lines(msg, self._task_id)):
-                self._line(" ", f"  {'         or' if number else 'answer with'}: {command}", "dim")
+        for number, command in enumerate(answer_lines(msg, self._task_id)):
+            self._line(" ", f"  {'         or' if number else 'answer with'}: {command}", "dim")
 
     def _notice(
         self,

@@ -21,7 +21,6 @@ from patchyard.protocol.events import (
     TurnCompleted,
     TurnFailed,
     TurnInterrupted,
-    TurnParked,
 )
 
 from .answers import Open
@@ -56,13 +55,25 @@ class Asker:
         for task in self._sending:
             task.cancel()
 
-    def make_room(self, event: Event) -> None:
-        """Before the event is shown: it shall not stand behind a prompt."""
-        if self._dialog is not None and isinstance(event.msg, TurnParked | RequestResolved):
-            self._console.print()
+    def show(self, event: Event, view: Callable[[Event], None]) -> None:
+        """Let `view` show an event, and note a question, or that one was answered.
 
-    def take(self, event: Event) -> None:
-        """Note a question, or that one was answered. Call it when the event was shown."""
+        What is shown while somebody is asked stands above the question, which is repeated below: the last that a person reads
+        is what their answer goes to.
+        """
+        asked = self._dialog
+        with self._console.capture() as captured:
+            view(event)
+        shown = captured.get()
+        if shown and asked is not None:
+            self._console.print()
+        self._console.file.write(shown)
+        self._console.file.flush()
+        self._take(event)
+        if asked is not None and self._dialog is asked and shown.endswith("\n"):
+            self._print(asked.prompt())
+
+    def _take(self, event: Event) -> None:
         match event.msg:
             case ExecApprovalRequest() | PatchApprovalRequest() | RequestUserInput() | BudgetRequest():
                 self._open[id_of(event.msg)] = Open(event.msg, event.turn_id)
@@ -73,8 +84,6 @@ class Asker:
             case TurnCompleted() | TurnFailed() | TurnInterrupted():
                 self._open.clear()
                 self._close_prompt()
-            case TurnParked() if self._dialog is not None:
-                self._print(self._dialog.prompt())
             case _:
                 return
         self._prompt()

@@ -1,12 +1,12 @@
 """How a person at a terminal is asked: what is printed, and what each line that they type means."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, assert_never
 
 from pydantic import ValidationError
 
-from patchyard.cli.render.questions import input_lines, proposed
+from patchyard.cli.render.questions import Shown, input_lines, proposed, question_lines
 from patchyard.protocol.approvals import SessionScope
 from patchyard.protocol.budgets import UNITS, BudgetRequest, figure, why_not
 from patchyard.protocol.events import ExecApprovalRequest, PatchApprovalRequest, RequestUserInput
@@ -53,17 +53,22 @@ def dialog_for(asked: Open) -> Dialog:
     question = asked.question
     match question:
         case ExecApprovalRequest():
-            scope = question.session_scope
-            return _ApprovalDialog(lambda decision: ExecApproval(approval_id=question.approval_id, decision=decision), scope)
+            return _ApprovalDialog(question, lambda decision: ExecApproval(approval_id=question.approval_id, decision=decision))
         case PatchApprovalRequest():
-            scope = question.session_scope
-            return _ApprovalDialog(lambda decision: PatchApproval(approval_id=question.approval_id, decision=decision), scope)
+            return _ApprovalDialog(
+                question, lambda decision: PatchApproval(approval_id=question.approval_id, decision=decision)
+            )
         case BudgetRequest():
             return _BudgetDialog(question)
         case RequestUserInput():
             return _InputDialog(question, asked.turn_id)
         case _:
             assert_never(question)
+
+
+def _below(lines: Sequence[Shown], choices: str) -> str:
+    """A question always stands right above the answers that can be given to it."""
+    return "\n".join([*(f"{line.mark} {line.text}" for line in lines), choices])
 
 
 _SCOPES: dict[SessionScope, str] = {"thread": "in this task", "repository": "on this repository"}
@@ -81,11 +86,12 @@ _DECISIONS = {
 
 @dataclass
 class _ApprovalDialog:
+    question: ExecApprovalRequest | PatchApprovalRequest
     answer: Callable[[ApprovalDecision], Reply]
-    scope: SessionScope
 
     def prompt(self) -> str:
-        return f"  [y]es, [n]o, [a]lways {_SCOPES[self.scope]}, [c]ancel the turn? "
+        choices = f"  [y]es, [n]o, [a]lways {_SCOPES[self.question.session_scope]}, [c]ancel the turn? "
+        return _below(question_lines(self.question), choices)
 
     def take(self, line: str) -> Said:
         decision = _DECISIONS.get(line.strip().lower())
@@ -101,7 +107,8 @@ class _BudgetDialog:
 
     def prompt(self) -> str:
         unit = UNITS[self.question.budget]
-        return f"  [y]es: {proposed(self.question)}, [n]o: end the turn, [c]ancel the turn, or another limit of {unit}? "
+        choices = f"  [y]es: {proposed(self.question)}, [n]o: end the turn, [c]ancel the turn, or another limit of {unit}? "
+        return _below(question_lines(self.question), choices)
 
     def take(self, line: str) -> Said:
         word = line.strip().lower()
@@ -136,12 +143,11 @@ class _InputDialog:
     def prompt(self) -> str:
         asked = self.question.questions
         one = asked[len(self.answers)]
-        lines = [f"{shown.mark} {shown.text}" for shown in input_lines(one)]
+        head, *options = input_lines(one)
         if len(asked) > 1:
-            lines[0] += f" ({len(self.answers) + 1} of {len(asked)})"
+            head = head._replace(text=f"{head.text} ({len(self.answers) + 1} of {len(asked)})")
         how = f"a number from 1 to {len(one.options)}, or your own words" if one.options else "your answer"
-        lines.append(f"  {how} (/cancel ends the turn): ")
-        return "\n".join(lines)
+        return _below([head, *options], f"  {how} (/cancel ends the turn): ")
 
     def take(self, line: str) -> Said:
         text = line.strip()

@@ -390,3 +390,11 @@ def test_an_unknown_question_and_a_second_answer_are_refused():
 def test_limits_go_with_accept_only():
     with pytest.raises(ValidationError, match="only be given with the decision `accept`"):
         BudgetAnswer(request_id="r", decision="decline", budgets=BudgetLimits(tokens=5))
+
+
+@pytest.mark.parametrize("name", ["model_requests", "tool_calls", "tokens"])
+def test_a_limit_that_is_no_number_for_other_programs_is_refused_before_the_turn_sees_it(name):
+    for limits in (BudgetLimits, Budgets):
+        assert getattr(limits(**{name: 2**63 - 1}), name) == 2**63 - 1
+        with pytest.raises(ValidationError, match="less than or equal"):
+            limits(**{name: 10**400})

@@ -11,7 +11,7 @@ from patchyard.client import StreamLost
 from patchyard.protocol import events
 from patchyard.protocol.events import AgentMessageDelta, Event, ItemCompleted
 from patchyard.protocol.items import AgentMessageItem
-from patchyard.protocol.ops import TextInput, TurnInput
+from patchyard.protocol.ops import BudgetAnswer, TextInput, TurnInput
 from patchyard.rollout import segment_key, thread_prefix
 from tests.unit.api.kit import AUTH, Api, serving, spec
 from tests.waiting import WAIT_S
@@ -52,6 +52,22 @@ def test_a_watcher_sees_everything_once_from_the_start_to_the_end(tmp_path: Path
             assert await collect(client.task_events(created.task_id)) == seen, "the same again when it is over"
             assert [event.ordinal for event in await collect(client.task_events(created.task_id, after=3))] == [4, 5, 6]
             assert await collect(client.task_events(created.task_id, after=6)) == []
+
+    asyncio.run(run())
+
+
+def test_a_stream_ends_with_its_turn_though_the_worker_has_something_left_to_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(tmp_path) as api, api.sdk() as client:
+            created = await client.create_task(spec())
+            worker = await api.worker()
+            await worker.start()
+            watching = asyncio.create_task(collect(client.task_events(created.task_id)))
+            late = BudgetAnswer(request_id="nobody-asked", decision="decline")
+            assert (await client.submit(created.thread_id, late)).admission.type == "applied"
+            await worker.finish()
+            assert (await asyncio.wait_for(watching, WAIT_S))[-1].msg.type == "task_status_changed"
+            assert (await asyncio.wait_for(collect(client.task_events(created.task_id)), WAIT_S))[-1].ordinal == 3
 
     asyncio.run(run())
 

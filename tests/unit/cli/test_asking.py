@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from patchyard.cli.errors import UsageError
+from patchyard.cli.render.stream import StreamView
 from patchyard.cli.running.answers import AskedFold, answer_to, limits_of
 from patchyard.cli.running.asking import Asker
 from patchyard.client import PatchyardError
@@ -25,6 +26,7 @@ from patchyard.protocol.events import (
     TurnInterrupted,
     TurnParked,
     UserQuestion,
+    Warning_,
 )
 from patchyard.protocol.model_items import TokenUsage
 from patchyard.protocol.ops import BudgetAnswer, ExecApproval, Interrupt, PatchApproval, UserInputAnswer
@@ -49,8 +51,9 @@ INPUT = RequestUserInput(request_id="U1", questions=(COLOUR, WHY))
 class Terminal:
     """An Asker at one end of a terminal, a person at the other."""
 
-    def __init__(self, asker: Asker, person: int, out: io.StringIO, sent: list[Any]) -> None:
+    def __init__(self, asker: Asker, person: int, console: Console, out: io.StringIO, sent: list[Any]) -> None:
         self.asker = asker
+        self._console = console
         self.sent = sent
         self._person = person
         self._out = out
@@ -60,9 +63,8 @@ class Terminal:
         return self._out.getvalue()
 
     def show(self, msg: Any) -> None:
-        event = Event(tenant_id="default", thread_id="t", turn_id="turn-1", msg=msg)
-        self.asker.make_room(event)
-        self.asker.take(event)
+        view = StreamView(self._console, task_id="T", live=True, asks=True)
+        self.asker.show(Event(tenant_id="default", thread_id="t", turn_id="turn-1", msg=msg), view.show)
 
     def type(self, text: str) -> None:
         os.write(self._person, text.encode())
@@ -85,8 +87,9 @@ async def terminal(*, taken: bool = True, error: PatchyardError | None = None) -
         return taken
 
     try:
-        with Asker(Console(file=out, width=200, highlight=False, soft_wrap=True), send, fd=ours, task_id="T") as asker:
-            yield Terminal(asker, person, out, sent)
+        console = Console(file=out, width=200, highlight=False, soft_wrap=True)
+        with Asker(console, send, fd=ours, task_id="T") as asker:
+            yield Terminal(asker, person, console, out, sent)
     finally:
         os.close(person)
         os.close(ours)
@@ -184,6 +187,27 @@ def test_questions_are_asked_one_after_the_other() -> None:
             at.type("n\n")
             await at.until(lambda: len(at.sent) == 2)
             assert [reply.type for reply in at.sent] == ["exec_approval", "budget_answer"]
+
+    asyncio.run(main())
+
+
+def test_the_last_question_on_the_screen_is_the_one_that_is_answered() -> None:
+    """Two commands are asked about at once: nobody shall read the second and say yes to the first."""
+    other = COMMAND.model_copy(update={"approval_id": "A9", "command": ("curl", "y")})
+
+    async def main() -> None:
+        async with terminal() as at:
+            at.show(COMMAND)
+            at.show(other)
+            assert "curl y" not in at.text
+            at.show(Warning_(message="something else"))
+            choices = "  [y]es, [n]o, [a]lways in this task, [c]ancel the turn? "
+            assert at.text.splitlines()[-3:] == ["! something else", "? may this command run? rm x", choices]
+            at.type("n\n")
+            await at.until(lambda: at.text.endswith(f"? may this command run? curl y\n{choices}"))
+            at.type("y\n")
+            await at.until(lambda: len(at.sent) == 2)
+            assert [(reply.approval_id, reply.decision) for reply in at.sent] == [("A1", "decline"), ("A9", "accept")]
 
     asyncio.run(main())
 

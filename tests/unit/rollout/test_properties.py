@@ -18,6 +18,7 @@ from patchyard.protocol.events import (
     ExecApprovalRequest,
     ItemCompleted,
     ItemStarted,
+    OpApplied,
     RequestResolved,
     ThreadSettingsApplied,
     TokenCount,
@@ -161,6 +162,11 @@ def test_segments_reassemble_whatever_order_of_crashes_and_adoptions(
 MORE = BudgetLimits(tokens=2)
 
 
+def _change(source: random.Random) -> TurnOverrides:
+    name = source.choice(("model", "effort", "cwd"))
+    return TurnOverrides.model_validate({name: f"m{source.randrange(3)}"})
+
+
 def _random_thread(source: random.Random, size: int) -> list[RolloutLine]:
     """A thread as an agent could have written it, cut off anywhere."""
     thread = Thread(thread_id=THREAD)
@@ -174,10 +180,13 @@ def _random_thread(source: random.Random, size: int) -> list[RolloutLine]:
     while len(thread.lines) < size:
         if turn is None:
             if source.random() < 0.3:
-                thread.add(ThreadSettingsApplied(overrides=TurnOverrides(model=f"m{source.randrange(3)}")))
+                thread.add(ThreadSettingsApplied(overrides=_change(source)))
             turn = new_id(T0 + len(thread.lines))
-            thread.add(thread.started(), thread.context(turn, f"m{source.randrange(3)}"), user("go"), turn=turn)
-        match source.randrange(11):
+            thread.add(thread.started(), turn=turn)
+            if source.random() < 0.3:
+                thread.add(ThreadSettingsApplied(overrides=_change(source)), turn=turn)
+            thread.add(thread.context(turn, f"m{source.randrange(3)}"), user("go"), turn=turn)
+        match source.randrange(12):
             case 0 | 1 | 2:
                 usage = TokenUsage(input_tokens=source.randrange(100))
                 total = TokenUsage(input_tokens=total.input_tokens + usage.input_tokens)
@@ -217,6 +226,10 @@ def _random_thread(source: random.Random, size: int) -> list[RolloutLine]:
                     given = MORE if source.random() < 0.7 else None
                     decision = ApprovalDecision.DECLINE if given is None else ApprovalDecision.ACCEPT
                     thread.add(RequestResolved(request_id=spent.request_id, decision=decision, budgets=given), turn=turn)
+            case 11:
+                change = _change(source)
+                later = ThreadSettingsApplied(overrides=change), OpApplied(op="turn_settings", overrides=change)
+                thread.add(source.choice(later), turn=turn)
             case 9 if not calls:
                 thread.add(TurnCompleted(usage=USAGE, model_requests=1, tool_calls=0, duration_ms=1), turn=turn)
                 turn = None

@@ -542,6 +542,7 @@ export type NotSubmittedReason = "not_idle" | "no_active_turn" | "expected_turn_
 export type OpApplied = {
   type: "op_applied";
   op: string;
+  overrides?: TurnOverrides | null;
 };
 
 /** The answer to an Op that could not be applied when its turn came. */

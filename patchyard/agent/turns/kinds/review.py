@@ -57,9 +57,6 @@ class ReviewTurn(Turn):
         """Nothing can be changed, and nobody is asked."""
         return replace(settings, sandbox=ReadOnly(), approval=ApprovalMode.NEVER)
 
-    def _lasting_settings(self) -> Settings:
-        return self._thread.settings
-
     def _context(self) -> tuple[Message, ...]:
         return (records.note(review_prompt(), role="developer"),)
 
