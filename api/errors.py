@@ -163,7 +163,10 @@ def _http_problem(error: HTTPException, request_id: str) -> Response:
 
 
 def _validation_problem(error: RequestValidationError, request_id: str) -> Response:
-    fields = [{"field": _path(item["loc"]), "message": str(item["msg"])} for item in error.errors()[:_MAX_FIELD_ERRORS]]
+    fields = [
+        {"field": _path(item["loc"]), "message": str(item["msg"]).removeprefix("Value error, ")}
+        for item in error.errors()[:_MAX_FIELD_ERRORS]
+    ]
     first = fields[0] if fields else {"field": "body", "message": "invalid"}
     more = f" ({len(error.errors()) - 1} more in `errors`)" if len(error.errors()) > 1 else ""
     info = ErrorInfo.of(ErrorCode.INVALID_REQUEST, f"{first['field']}: {first['message']}{more}.")

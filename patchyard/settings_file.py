@@ -35,7 +35,12 @@ class SettingProblem(NamedTuple):
 def problems(error: ValidationError) -> tuple[SettingProblem, ...]:
     """What is wrong with the settings, one entry per mistake."""
     return tuple(
-        SettingProblem(".".join(str(part) for part in item["loc"]), item["type"], item["msg"], _place(item["loc"]))
+        SettingProblem(
+            ".".join(str(part) for part in item["loc"]),
+            item["type"],
+            item["msg"].removeprefix("Value error, "),
+            _place(item["loc"]),
+        )
         for item in error.errors(include_url=False, include_input=False)
     )
 

@@ -124,14 +124,19 @@ class HookSpec(WireModel):
     timeout_s: float = Field(default=60, gt=0, le=600)
 
 
+MOST_HOOKS = 64
+"""Of a task: those of an event run side by side."""
 MOST_MATCHER_CHARS = 1000
 """Of all matchers of a task: each of them has to be compiled, and they come from strangers."""
 _MATCHER_OFFER = "Use names, `|`, groups, classes, and `.`, `*`, `+`, `?`"
 
 
 def check_matchers(matchers: Iterable[str | None]) -> None:
-    """ValueError: one of them can't be used, or they are too long altogether."""
-    given = [matcher for matcher in matchers if matcher is not None]
+    """The matchers of all hooks. ValueError: one of them can't be used, or they are too many or too long altogether."""
+    hooks = list(matchers)
+    if len(hooks) > MOST_HOOKS:
+        raise ValueError(f"there may be {MOST_HOOKS} hooks. Put what they do into fewer commands")
+    given = [matcher for matcher in hooks if matcher is not None]
     if sum(map(len, given)) > MOST_MATCHER_CHARS:
         raise ValueError(f"all matchers together may have {MOST_MATCHER_CHARS} characters. Use simpler ones")
     for matcher in given:

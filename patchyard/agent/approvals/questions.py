@@ -120,6 +120,10 @@ class Questions:
             return "the question was answered already" if known else "there is no open question with this id"
         if not _fits(op, found.request):
             return "the question is of another kind"
+        if isinstance(found.request, RequestUserInput) and isinstance(op, UserInputAnswer):
+            unknown = sorted(set(op.answers) - {question.id for question in found.request.questions})
+            if unknown:
+                return f"no question has the id {unknown[0][:80]!r}"
         if isinstance(found.request, BudgetRequest) and isinstance(op, BudgetAnswer) and op.budgets is not None:
             refusal = why_not(found.request, op.budgets)
             if refusal is not None:

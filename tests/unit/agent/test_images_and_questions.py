@@ -68,6 +68,9 @@ def test_a_question_is_answered_while_the_turn_holds():
         await h.until(lambda: h.of_type("request_user_input"))
         (asked,) = h.of_type("request_user_input")
         assert asked.questions[0].options == ("SQLite", "Postgres: x")
+        misspelt = h.submit(UserInputAnswer(request_id="c1", answers={"bd": ("SQLite",)}))
+        await h.until(lambda: h.channel.answers(misspelt))
+        assert h.channel.answers(misspelt) == ["op_rejected"]  # and the question stays open
         answer = h.submit(UserInputAnswer(request_id="c1", answers={"db": ("SQLite",)}))
         await task
         h.assert_done()

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from patchyard.protocol.tasks import MOST_MATCHER_CHARS, HookSpec, TaskCreateRequest, TaskSpec, matcher_fits
+from patchyard.protocol.tasks import MOST_HOOKS, MOST_MATCHER_CHARS, HookSpec, TaskCreateRequest, TaskSpec, matcher_fits
 
 LONG = "get_context_remaining"
 
@@ -43,6 +43,12 @@ def test_a_task_of_before_with_such_a_matcher_can_still_be_read_and_its_guard_al
     (hook,) = TaskSpec.model_validate(spec).hooks["PreToolUse"]  # type: ignore[index]
     assert isinstance(hook, HookSpec)
     assert matcher_fits(hook.matcher, "Bash")
+
+
+def test_a_task_has_not_more_hooks_than_a_box_can_run() -> None:
+    request(*["Bash"] * MOST_HOOKS)
+    with pytest.raises(ValidationError, match=f"{MOST_HOOKS} hooks"):
+        request(*["Bash"] * (MOST_HOOKS + 1))
 
 
 def test_all_matchers_of_a_task_have_a_common_limit() -> None:
