@@ -63,6 +63,7 @@ class Thread:
         self.processes = ProcessTable(self.journal, clock, limit=config.sessions_limit, output_tokens=config.output_tokens)
         if restored is not None:
             self.journal.world = restored.world_state
+            self.journal.open_items = {item.id: item for item in restored.left_open}
             if (turn := restored.turn) is not None:
                 self.journal.open_items = {item.id: item for item in turn.open_items}
                 self.questions.restore(turn.open_questions, until_ms=turn.parked.until if turn.parked else None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from patchyard.protocol.events import TERMINAL_TURN_TYPES, TokenCount, TurnStarted
+from patchyard.protocol.events import TokenCount, TurnStarted
 from patchyard.protocol.rollout_lines import (
     CompactedLine,
     EventMsgLine,
@@ -43,11 +43,11 @@ class RestoreWindow:
             case SessionMetaLine():
                 self._meta = True
             case EventMsgLine():
-                # The newest turn's beginning, or the end of some turn: either way nothing before it belongs to an open turn.
+                # Nothing before the newest turn's beginning belongs to an open turn, or was left open by one that has ended.
                 begins = isinstance(line.payload, TurnStarted)
                 # What was changed for later turns while a turn began stands before its settings.
                 self._context = self._context or (begins and self._settings)
-                self._turn_known = self._turn_known or begins or line.payload.type in TERMINAL_TURN_TYPES
+                self._turn_known = self._turn_known or begins
                 self._tokens = self._tokens or isinstance(line.payload, TokenCount)
             case _:
                 pass

@@ -131,6 +131,8 @@ class RestoredThread:
     closed: bool
     standing: Standing = field(default_factory=Standing)
     """What people allowed for the thread, and its child agents."""
+    left_open: tuple[Item, ...] = ()
+    """Items of the newest turn that has ended, which nobody completed: its end was written without its worker."""
 
 
 def restore(lines: Iterable[RolloutLine]) -> RestoredThread:
@@ -259,6 +261,7 @@ class _Fold:
         """Of them, those since the newest turn began."""
         self._world: dict[str, Any] | None = None
         self._turn: _TurnFold | None = None
+        self._left_open: dict[str, Item] = {}
         self._summed = TokenUsage()
         self._reported: TokenCount | None = None
         self._last_usage: TokenUsage | None = None
@@ -317,8 +320,10 @@ class _Fold:
             case TurnStarted() if turn_id is not None:
                 self._turn = _TurnFold(turn_id, msg, timestamp)
                 self._in_turn = TurnOverrides()
+                self._left_open = {}
             case TurnCompleted() | TurnInterrupted() | TurnFailed():
                 if self._turn is not None and turn_id in (None, self._turn.turn_id):
+                    self._left_open = self._turn.items
                     self._turn = None
             case TokenCount():
                 self._reported = msg
@@ -374,4 +379,5 @@ class _Fold:
             next_ordinal=self._next,
             closed=self._closed,
             standing=self._standing,
+            left_open=tuple(self._left_open.values()),
         )

@@ -9,7 +9,8 @@ from patchyard.agent.context.history import ABORTED, Call, output_for
 from patchyard.agent.errors import ParkTurn
 from patchyard.protocol.errors import ErrorInfo
 from patchyard.protocol.events import DurableMsg, ItemCompleted, OpRejected, TurnFailed, TurnInterrupted, TurnParked, Warning_
-from patchyard.protocol.items import ItemStatus, PlanItem, SubAgentItem, UserMessageItem
+from patchyard.protocol.items import Item, ItemStatus, PlanItem, SubAgentItem, UserMessageItem
+from patchyard.protocol.rollout_lines import LinePayload
 from patchyard.protocol.tasks import TurnStatus
 
 from . import records
@@ -108,18 +109,18 @@ class Ending:
     def close_items(self) -> None:
         """Complete every open item as interrupted."""
         for item in list(self._journal.open_items.values()):
-            ended = (
-                item
-                if isinstance(item, UserMessageItem | PlanItem)
-                else item.model_copy(update={"status": ItemStatus.INTERRUPTED})
-            )
-            self._journal.post(ItemCompleted(item=ended, completed_at=self._clock.now_ms()))
+            self._journal.post(self._interrupted(item))
 
-    def close_leftovers(self) -> None:
-        """What an earlier turn left open: its end was written without us (an interrupt while it was parked)."""
-        for call in self._thread.history.open_calls():
-            self._journal.post(output_for(call, ABORTED))
-        self.close_items()
+    def leftovers(self) -> Sequence[LinePayload]:
+        """The ends of what an earlier turn left open: its own was written without us (an interrupt while it was parked)."""
+        calls = [output_for(call, ABORTED) for call in self._thread.history.open_calls()]
+        return [*calls, *(self._interrupted(item) for item in self._journal.open_items.values())]
+
+    def _interrupted(self, item: Item) -> ItemCompleted:
+        ended = (
+            item if isinstance(item, UserMessageItem | PlanItem) else item.model_copy(update={"status": ItemStatus.INTERRUPTED})
+        )
+        return ItemCompleted(item=ended, completed_at=self._clock.now_ms())
 
     def close_lost_calls(self, *, everything_waited: bool) -> Sequence[Call]:
         """After a recovery: answer the calls whose fate is not known; the others are returned, to be run now.
@@ -132,14 +133,8 @@ class Ending:
         for call in self._thread.history.open_calls():
             if call.call_id not in kept:
                 self._journal.post(output_for(call, records.RESTARTED))
-        for item in list(self._journal.open_items.values()):
-            if item.id not in kept:
-                ended = (
-                    item
-                    if isinstance(item, UserMessageItem | PlanItem)
-                    else item.model_copy(update={"status": ItemStatus.INTERRUPTED})
-                )
-                self._journal.post(ItemCompleted(item=ended, completed_at=self._clock.now_ms()))
+        for item in [item for item in self._journal.open_items.values() if item.id not in kept]:
+            self._journal.post(self._interrupted(item))
         return waiting
 
     def _waits(self, call: Call) -> bool:

@@ -28,10 +28,19 @@ class Recovery:
 
 
 class Opening:
-    """Every step of it goes on where it was cut off when it is called again."""
+    """Every step of it goes on where it was cut off when it is called again.
+
+    `context`: what this kind of turn tells the model before its input.
+    """
 
     def __init__(
-        self, state: TurnState, ending: Ending, windows: TurnWindows, context: Callable[[], Sequence[Message]], *, segment: int
+        self,
+        state: TurnState,
+        ending: Ending,
+        windows: TurnWindows,
+        context: Callable[[], Sequence[Message]],
+        *,
+        segment: int,
     ) -> None:
         self._state = state
         self._thread = state.thread
@@ -39,7 +48,6 @@ class Opening:
         self._ending = ending
         self._windows = windows
         self._context = context
-        """What this kind of turn tells the model before its input."""
         self._segment = segment
         self._resumed = False
         """The recovery was told."""
@@ -82,9 +90,9 @@ class Opening:
                 started_at=now,
             )
         )
-        self._journal.post(*payloads, submission_id=self._state.id)
+        # In one write: what is left open is known up to the next turn's start.
+        self._journal.post(*payloads, *self._ending.leftovers(), submission_id=self._state.id)
         self._state.answer_changes()
-        self._ending.close_leftovers()
 
     def resume(self, recovery: Recovery) -> None:
         """The first records of a segment that goes on with a turn. Calls whose fate is not known are answered."""

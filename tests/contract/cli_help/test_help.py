@@ -40,6 +40,7 @@ FIX_OPTIONS = {
     "--approval",
     "--model",
     "--budget",
+    "--when-spent",
     "--json",
     "--no-start",
     "--no-wait",

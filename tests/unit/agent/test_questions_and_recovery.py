@@ -1,4 +1,5 @@
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -287,23 +288,28 @@ def test_a_rate_limit_that_outlasts_all_tries_parks_and_never_fails_the_turn():
     asyncio.run(main())
 
 
-def test_an_interrupt_of_a_parked_turn_that_was_written_elsewhere_leaves_no_open_call():
+def test_an_interrupt_of_a_parked_turn_that_was_written_elsewhere_leaves_nothing_open():
     async def main():
         h = AgentHarness([response(shell(RM, "c1")), says("ok")])
         h.submit()
         assert await h.run() is SessionOutcome.PARKED
         # The queue ends a parked turn by itself; it does not know about items.
         h.next_owner()
-        h.channel._open_items.clear()
+        left, h.channel._open_items = h.channel._open_items, set()
         from patchyard.protocol.events import TurnInterrupted
         from patchyard.protocol.model_items import TokenUsage
 
         await h.channel.commit([TurnInterrupted(usage=TokenUsage())], turn_id=h.channel.active_turn)
+        h.channel._open_items = left
         h.session = h.new_session(h.channel.restored())
         h.submit(turn_input("again"))
         await h.run()
         assert h.model.outputs()["c1"] == "aborted"
         assert h.end().type == "turn_completed"
+        started, completed = (Counter(e.item.id for e in h.of_type(f"item_{kind}")) for kind in ("started", "completed"))
+        assert started == completed
+        (command,) = [e.item for e in h.of_type("item_completed") if e.item.id == "c1"]
+        assert command.status == "interrupted"
 
     asyncio.run(main())
 
