@@ -36,7 +36,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "input-in-pipe": [asks(*QUESTIONS), ANSWERED, say("Done.")],
     "input-later": [asks(*QUESTIONS), ANSWERED, say("Done.")],
     "stops": [asks(QUESTIONS[1])],
-    **{name: [call("cat calc.py"), patch(FIX), say("Done.")] for name in ("more", "own-limit", "more-in-pipe", "elsewhere")},
+    **{
+        name: [call("cat calc.py"), patch(FIX), say("Done.")]
+        for name in ("more", "own-limit", "more-in-pipe", "two-answers", "elsewhere")
+    },
     **{name: [call("cat calc.py")] for name in ("no-more", "no-more-in-pipe", "nobody-there")},
 }
 SCRIPT = {"threads": [{"match": {"contains": f"case {name}."}, "steps": steps} for name, steps in CASES.items()]}
@@ -112,7 +115,7 @@ def test_the_open_questions_of_a_task_are_shown_and_asked_later(service: Fleet, 
         screen.type("blue\n")
         screen.read_until("And why that one?")
         screen.type("as the sky\n")
-        screen.read_until("Sent; the first answer wins.")
+        screen.read_until("Answered.")
         assert screen.wait() == 0
     rest, errors = process.communicate(timeout=PROCESS_S)
     assert process.returncode == 0, rest + errors
@@ -157,6 +160,17 @@ def test_a_budget_in_a_pipe_is_answered_by_one_command(service: Fleet, repositor
     assert "answered: accept (9 model requests)" in rest
 
 
+def test_of_two_answers_at_once_only_one_is_told_that_it_counts(service: Fleet, repository: Path) -> None:
+    process = service.home.start(*fix(repository, "two-answers", *ONE, "--when-spent", "ask"))
+    task_id = read_until(process, r"answer with: patchyard tasks answer (\S+)").split()[0]
+    both = [service.home.start("tasks", "answer", task_id, "accept", "--budget", f"model_requests={n}") for n in (8, 9)]
+    printed = ["".join(one.communicate(timeout=PROCESS_S)) for one in both]
+    assert [one.returncode for one in both].count(0) == 1, printed
+    assert sum("Answered." in text for text in printed) == 1, printed
+    rest, errors = process.communicate(timeout=PROCESS_S)
+    assert process.returncode == 0, rest + errors
+
+
 def test_a_script_does_not_wait_for_more_budget(service: Fleet, repository: Path) -> None:
     process = service.home.start(*fix(repository, "nobody-there", *ONE))
     printed, errors = process.communicate(timeout=PROCESS_S)
@@ -176,7 +190,7 @@ def test_a_budget_that_is_declined_by_one_command_is_exit_code_3(service: Fleet,
     waiting = service.home.json("tasks", "show", task_id)
     assert (waiting["status"], waiting["reason"]) == ("waiting", "budget")
     receipt = service.home.json("tasks", "answer", task_id, "decline")
-    assert receipt["admission"]["type"] == "applied"
+    assert (receipt["admission"]["type"], receipt["taken"], receipt["reason"]) == ("applied", True, None)
     process.communicate(timeout=PROCESS_S)
     assert process.returncode == 3
     task = service.home.json("tasks", "show", task_id)

@@ -1,5 +1,7 @@
 """`tasks answer`: the questions of a task's agent, answered in one line or one after the other at a terminal."""
 
+import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,10 +17,12 @@ from patchyard.cli.running.answers import Asked, Open, answer_to, asked_by, limi
 from patchyard.cli.running.asking import can_ask
 from patchyard.cli.running.dialogs import Reply, dialog_for
 from patchyard.client import PatchyardClient
-from patchyard.protocol.events import RequestUserInput
+from patchyard.protocol.events import OpRejected, RequestUserInput
 from patchyard.protocol.policies import BudgetLimits
 
 _NOBODY = "No turn waits for an answer now."
+_PATIENCE_S = 20.0
+"""How long the command waits until the turn has taken the answer: with every slot in use that takes a while."""
 
 
 @click.command(
@@ -68,14 +72,38 @@ async def _answer(
         return await _send(client, task.thread_id, reply, as_json=as_json)
 
 
+class _Fate(NamedTuple):
+    """What became of an answer."""
+
+    taken: bool | None
+    """None: nobody has looked at it yet."""
+    reason: str | None = None
+
+
 async def _send(client: PatchyardClient, thread_id: str, reply: Reply, *, as_json: bool) -> ExitCode:
+    before = (await client.get_thread(thread_id)).next_ordinal - 1
     receipt = await client.submit(thread_id, reply)
-    taken = receipt.admission.type != "not_submitted"
+    fate = _Fate(taken=False, reason=_NOBODY)
+    if receipt.admission.type != "not_submitted":
+        fate = await _fate_of(client, thread_id, receipt.submission_id, after=before)
     if as_json:
-        print_json(receipt)
+        print_json({**receipt.model_dump(mode="json"), **fate._asdict()})
     else:
-        stdout().print("Sent; the first answer wins." if taken else _NOBODY)
-    return ExitCode.OK if taken else ExitCode.FAILED
+        stdout().print("Answered." if fate.taken else fate.reason, markup=False)
+    return ExitCode.FAILED if fate.taken is False else ExitCode.OK
+
+
+async def _fate_of(client: PatchyardClient, thread_id: str, submission_id: str, *, after: int) -> _Fate:
+    """Whether the answer was the first one: its own event tells."""
+    events = client.thread_events(thread_id, after=after)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S), contextlib.aclosing(events):
+            async for event in events:
+                if event.submission_id == submission_id:
+                    if isinstance(event.msg, OpRejected):
+                        return _Fate(taken=False, reason=f"Not taken: {event.msg.message.rstrip('.')}.")
+                    return _Fate(taken=True)
+    return _Fate(taken=None, reason="Sent. The first answer counts, as soon as a worker takes the turn up.")
 
 
 def _nobody(*, as_json: bool) -> ExitCode:
