@@ -1,8 +1,10 @@
 """The schema's history, on SQLite and PostgreSQL."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,18 @@ def migrate(url: str) -> None:
 
 def engine_url(url: str) -> str:
     return url.replace("postgresql://", "postgresql+psycopg://")
+
+
+def test_a_new_sqlite_file_that_another_process_prepares_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    # SQLite would refuse the change to a write-ahead log at once, whatever its busy timeout.
+    release = threading.Timer(0.5, other.execute, ("COMMIT",))
+    release.start()
+    migrate(f"sqlite:///{path}")
+    release.join()
+    other.close()
 
 
 def test_processes_that_start_at_once_migrate_once(url: str) -> None:

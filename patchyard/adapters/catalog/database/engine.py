@@ -1,6 +1,8 @@
 """The engine behind async methods: a sized executor, transactions that suit each database, errors translated."""
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
@@ -22,6 +24,7 @@ _SQLITE_CONNECTIONS = 4
 """Readers beside the one writer that SQLite allows."""
 _BUSY_TIMEOUT_MS = 10_000
 """How long a SQLite writer waits for another one."""
+_BUSY_PAUSE_S = 0.01
 
 _T = TypeVar("_T")
 
@@ -122,8 +125,9 @@ def _sqlite_engine(url: URL, connections: int) -> Engine:
     def configure(connection: Any, _record: object) -> None:
         # The driver's own transactions begin too late (before the first change only); `begin` below does it instead.
         connection.isolation_level = None
-        for pragma in (f"busy_timeout={_BUSY_TIMEOUT_MS}", "journal_mode=WAL", "foreign_keys=ON", "temp_store=MEMORY"):
+        for pragma in (f"busy_timeout={_BUSY_TIMEOUT_MS}", "foreign_keys=ON", "temp_store=MEMORY"):
             connection.execute(f"PRAGMA {pragma}")
+        _keep_a_log(connection)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -136,6 +140,19 @@ def _sqlite_engine(url: URL, connections: int) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _keep_a_log(connection: sqlite3.Connection) -> None:
+    """Readers beside a writer. In a new file two processes may switch at once: SQLite refuses one of them without waiting."""
+    until = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(_BUSY_PAUSE_S)
 
 
 def make_parent(url: URL) -> None:
