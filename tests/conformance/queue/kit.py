@@ -155,7 +155,7 @@ class Kit:
             case RedisBackend() as server:
                 await server._redis.zadd("py:{0}:leases", dict.fromkeys(threads, 1), xx=True)
             case other:
-                raise NotImplementedError(other)
+                raise AssertionError(f"no such backend: {other}")
 
     async def reap(self) -> list[str]:
         """One round of the reaper, on a server that has been up for long."""

@@ -13,6 +13,7 @@ from patchyard.testing.clock import settle
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_model import Fail, Hold
 from patchyard.testing.scripted_sandbox import Command
+from tests.unit.agent.kit import run, texts
 
 WINDOW = 10_000
 FULL = usage(8_000, 100)
@@ -26,20 +27,6 @@ def harness(steps, **fields):
 
 def full_step(call_id="c1", **fields):
     return response(shell("ls", call_id), tokens=FULL, **fields)
-
-
-def run(h, *ops):
-    async def main():
-        for op in ops or (None,):
-            h.submit(op)
-        await h.run()
-        h.assert_done()
-
-    asyncio.run(main())
-
-
-def texts(items):
-    return [part.text for item in items if item.type == "message" for part in item.content]
 
 
 def roles(request):

@@ -11,18 +11,9 @@ from patchyard.protocol.model_items import FunctionCall, FunctionCallOutput, Inp
 from patchyard.testing.builders import completed, response, says, shell, spec, streamed, turn_input
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_sandbox import Command
+from tests.unit.agent.kit import run
 
 KEY = "sk-proj-abcdefghijklmnopqrstuvwx1234567890"
-
-
-def run(h, *ops):
-    async def main():
-        for op in ops or (None,):
-            h.submit(op)
-        await h.run()
-        h.assert_done()
-
-    asyncio.run(main())
 
 
 def call(call_id):

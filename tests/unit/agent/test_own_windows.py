@@ -18,6 +18,7 @@ from patchyard.testing.clock import settle
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_model import Cut, Hold, Pause
 from patchyard.testing.scripted_sandbox import Command
+from tests.unit.agent.kit import run, texts
 
 WINDOW = 100_000
 LIMIT = 80_000
@@ -35,20 +36,6 @@ def looks(call_id, used=100):
 
 def new_window(call_id="w1", **arguments):
     return call("new_context_window", call_id, **arguments)
-
-
-def run(h, *ops):
-    async def main():
-        for op in ops or (None,):
-            h.submit(op)
-        await h.run()
-        h.assert_done()
-
-    asyncio.run(main())
-
-
-def texts(items):
-    return [part.text for item in items if item.type == "message" for part in item.content]
 
 
 def compacted(h):

@@ -22,17 +22,7 @@ from patchyard.testing.builders import (
 from patchyard.testing.harness import AgentHarness
 from patchyard.testing.scripted_model import Pause
 from patchyard.testing.scripted_sandbox import Command
-
-
-def run(h, *ops):
-    async def main():
-        for op in ops or (None,):
-            h.submit(op)
-        outcome = await h.run()
-        h.assert_done()
-        return outcome
-
-    return asyncio.run(main())
+from tests.unit.agent.kit import run
 
 
 def test_a_message_completes_the_turn():
